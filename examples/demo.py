@@ -12,6 +12,7 @@ and compares with pandas. The extra `spark` includes a Java. The code, in readin
 - dask_elastic/cli/demo/hot_routes.py: the hot routes of each month
 - dask_elastic/cli/demo/spark_feed.py: the files, the Spark queries, and the batch query for comparison
 - dask_elastic/cli/demo/calibration.py and load.py: what the machine bears, and the load that follows from it
+- dask_elastic/cli/demo/schedule.py: the months, and when workers are killed
 - dask_elastic/cli/demo/replay.py: submitting both jobs with a latency target
 - dask_elastic/cli/demo/contest.py and follower.py: watching them, second by second
 - dask_elastic/cli/demo/contestant.py and outage.py: killing a worker of each, and when both have recovered

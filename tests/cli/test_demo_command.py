@@ -5,10 +5,12 @@ import importlib.util
 import pyarrow as pa
 import pytest
 
+from dask_elastic.cli.demo.calibration import load_text, machine_text
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.load import Load, Machine
-from dask_elastic.cli.demo.outage import SETTLING
-from dask_elastic.cli.demo.replay import Replay, calibration_text
+from dask_elastic.cli.demo.phases import Phases
+from dask_elastic.cli.demo.replay import Replay
+from dask_elastic.cli.demo.schedule import Schedule
 from dask_elastic.cli.demo.sent_feed import SentFeed
 
 FEW = pa.table({"route": ["A-B", "C-D"], "arr_delay": [1, None]})
@@ -90,22 +92,26 @@ def test_missing_pyspark_error_names_what_to_install(invoke, outcome, monkeypatc
 
 
 def test_introduction_says_that_slots_are_equal_and_service_is_emulated(tmp_path):
-    introduction = Replay(FEW, SentFeed(), 4, 4.5, tmp_path, ":0")._introduction()
+    introduction = Replay(
+        FEW, SentFeed(), Schedule(4, 4.5, loss_is_last=True), tmp_path, ":0", Phases()
+    )._introduction()
     assert "each on 8 slots of its own" in introduction
     assert "Service times are emulated by sleeping" in introduction
-    assert "kill -9 ends one worker of each" in introduction
+    assert "Near the end, kill -9 ends one worker of each" in introduction
 
 
-@pytest.mark.parametrize(("months", "longer"), [(1, [2]), (2, [2, 1]), (4, [1, 2, 1, 1]), (5, [1, 1, 2, 1, 1])])
-def test_month_of_the_loss_is_longer_by_the_seconds_that_are_not_judged(tmp_path, months, longer):
-    assert Replay(FEW, SentFeed(), months, SETTLING, tmp_path, ":0")._month_rows(100.0) == [
-        round(100 * SETTLING * each) for each in longer
-    ]
+def test_demo_without_spark_is_short_and_kills_at_its_end(invoke, outcome, tmp_path):
+    replays = outcome(Check("keys", True, ""))
+    invoke("demo", "--out", tmp_path)
+    [schedule] = [replay.schedule for replay in replays]
+    assert schedule.loss_is_last
+    assert sum(schedule.seconds) <= 16.0
 
 
 def test_calibration_text_shows_what_was_measured_and_what_follows():
-    text = calibration_text(Machine(2, 0.1, 1.4, 0.031), Load(200.0, 0.2))
-    assert "0.1 were busy before the trial and 1.4 during it; its p99 was 31 ms" in text
+    text = machine_text(Machine(2, 0.1, 1.4, 0.031))
+    assert text == ("Of 2 processors, the trial used 1.4 and other programs 0.1; the p99 of its latency was 31 ms.")
+    text = load_text(Load(200.0, 0.2))
     assert "200 flights per second" in text
     assert "per_plane 4.0 ms and per_route 9.0 ms" in text
     assert "a target of 200 ms" in text

@@ -7,7 +7,6 @@ import pytest
 from dask_elastic.cli.demo.checks import check_table
 from dask_elastic.cli.demo.closing_table import closing_table
 from dask_elastic.cli.demo.judgement import judge
-from dask_elastic.cli.demo.load import LEAST_RATE, MOST_TARGET, TRIAL_RATE, WORK, Load, Machine, fit
 from dask_elastic.cli.demo.outcome import Outcome
 from dask_elastic.cli.terminal.console import plain_text
 
@@ -74,23 +73,3 @@ def test_closing_table_has_a_column_per_job_and_one_for_the_target():
     [head, share, *_] = lines
     assert head.split() == ["static", "elastic", "target"]
     assert share.split()[4:6] == ["25%", "94%"]
-
-
-def test_fast_machine_gets_the_whole_rate():
-    assert fit(Machine(32, 0.0, 0.5, 0.01)).rate == TRIAL_RATE
-
-
-def test_busy_machine_gets_fewer_and_slower_rows_and_a_looser_target():
-    quiet, busy = fit(Machine(2, 0.1, 1.1, 0.06)), fit(Machine(2, 1.0, 1.8, 0.12))
-    assert busy.rate < quiet.rate
-    assert busy.target > quiet.target
-    assert all(busy.service[operator] > quiet.service[operator] for operator in WORK)
-
-
-def test_work_does_not_depend_on_the_machine():
-    for load in (fit(Machine(2, 0.1, 1.1, 0.06)), fit(Machine(2, 2.0, 2.0, 9.0))):
-        assert {name: seconds * load.rate for name, seconds in load.service.items()} == pytest.approx(WORK)
-
-
-def test_overloaded_machine_gets_the_least_load():
-    assert fit(Machine(2, 2.0, 2.0, 9.0)) == Load(LEAST_RATE, MOST_TARGET)

@@ -195,8 +195,7 @@ def test_line_of_ended_job_keeps_its_share():
 
 def test_happening_says_once_that_the_hot_routes_change():
     happening = Happening([10, 20, 30], [False, True, True])
-    cores = {"per_route": (1, 1)}
-    texts = [happening.text(rows, cores) for rows in (0, 9, 10, 19, 25, 99)]
+    texts = [happening.month(rows) for rows in (0, 9, 10, 19, 25, 99)]
     assert texts == [
         "January: no hot routes",
         "",
@@ -209,10 +208,10 @@ def test_happening_says_once_that_the_hot_routes_change():
 
 def test_happening_does_not_announce_a_month_again_after_a_restart():
     happening = Happening([10, 20], [False, True])
-    assert [happening.text(rows, {}) for rows in (12, 8, 13)] == ["February: the hot routes change now", "", ""]
+    assert [happening.month(rows) for rows in (12, 8, 13)] == ["February: the hot routes change now", "", ""]
 
 
 def test_happening_shows_changed_cores():
     happening = Happening([10], [False])
-    happening.text(0, {"per_plane": (2,), "per_route": (3, 1)})
-    assert happening.text(1, {"per_plane": (2,), "per_route": (3, 2)}) == "per_route 3+1 → 3+2"
+    found = [happening.changes({"per_plane": (2,), "per_route": cores}) for cores in ((3, 1), (3, 2), (3, 2))]
+    assert found == ["", "per_route 3+1 → 3+2", ""]

@@ -90,11 +90,16 @@ def check_output(output):
 @pytest.mark.timeout(600)
 def test_demo_with_spark_calibrates_and_is_correct(tmp_path):
     process = start(tmp_path, *SHORT, "--dashboard-address", ":0")
-    output, _ = process.communicate(timeout=580)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode in (0, 1), output
+    assert re.search(r"Of \d+ processors, the trial used \S+ and other programs \d", output)
+    if "Error: This machine is too busy for the demonstration" in output:
+        process = start(tmp_path, *SHORT, *UNCALIBRATED, "--dashboard-address", ":0")
+        output, _ = process.communicate(timeout=280)
+        assert process.returncode in (0, 1), output
+    else:
+        assert re.search(r"Hence \d+ flights per second; .* a target of \d+ ms", output)
     assert "against Spark's batch" in output
-    assert re.search(r"Of \d+ processors, \S+ were busy before the trial", output)
-    assert re.search(r"Hence \d+ flights per second; .* a target of \d+ ms", output)
     check_output(output)
     for job in ("flights-static", "flights-elastic"):
         state = pq.read_table(tmp_path / job / "per_route.parquet")

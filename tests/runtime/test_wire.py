@@ -19,7 +19,7 @@ from dask_elastic.runtime.transport.packet import PREFIX, Packet
 from dask_elastic.runtime.transport.wire import Decoder, Encoder, decode_message, encode_message, pack, unpack
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.errors import ProtocolError, SchemaMismatch
 from dask_elastic.vocab.identity import ExecutorId
 
 FLAT = pa.record_batch({"k": [1, 2, None], "word": ["a", None, "ä"]})
@@ -325,6 +325,18 @@ def test_invalid_message_fails_its_job_and_next_message_is_read(ingress, job_par
     [error] = job_part.errors
     assert isinstance(error, ProtocolError)
     assert len(job_part.taken) == 1
+
+
+def test_error_of_the_users_rows_fails_the_job_without_a_traceback_in_the_log(job_part, caplog):
+    difference = SchemaMismatch("operator 'sums' reads a union of 'a' and 'b', whose columns differ")
+
+    def refuse(target, origin):
+        raise difference
+
+    job_part.input_ended = refuse
+    Dispatch({"job": job_part}, "peer").handle(packed(end()))
+    assert job_part.errors == [difference]
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from dask_elastic.cli.demo.judgement import judge
 from dask_elastic.cli.demo.load import Load
 from dask_elastic.cli.demo.outage import Outage
 from dask_elastic.cli.demo.outcome import Outcome
+from dask_elastic.cli.demo.phases import Phases
 from dask_elastic.cli.demo.side_by_side import HEAD
 from dask_elastic.cli.terminal.console import show
 from dask_elastic.cli.terminal.progress_bar import progress_bar
@@ -50,6 +51,8 @@ class Contest:
         The row at which a worker of each job is killed.
     out : Path
         Directory for the results.
+    phases : Phases
+        Measures the phases.
     """
 
     static: Contestant
@@ -61,15 +64,20 @@ class Contest:
     hot: list[bool]
     loss_row: int
     out: Path
+    phases: Phases
 
     def run(self) -> list[Check]:
         """Show both jobs until they have ended; return the checks of their results and latencies."""
         outage = Outage(self.loss_row)
         follower = Follower(self.static, self.elastic, self.load, self.ends, self.hot, outage)
         show(*HEAD)
+        self.phases.begin("flights")
         while follower.look():
             self.feed.check()
+            if follower.only_backlog:
+                self.phases.begin("backlog")
             time.sleep(follower.wait_seconds)
+        self.phases.begin("comparison")
         states = {one.name: _states(one) for one in self._both}
         static, elastic = (_outcome(one, follower, states[one.name]) for one in self._both)
         show("", closing_table(static, elastic, self.load.target, self.arrived), "")

@@ -63,7 +63,8 @@ class Follower:
     ):
         self.static, self.elastic = static, elastic
         self.outage = outage
-        seconds = ends[-1] / load.rate
+        self._rows = ends[-1]
+        seconds = self._rows / load.rate
         self.courses = {one.name: Course(one.name, load.target, seconds) for one in (static, elastic)}
         self._live = [static, elastic]
         self._happening = Happening(ends, hot)
@@ -90,11 +91,18 @@ class Follower:
         row = self._row(described)
         texts = self._follow_outage(row, described)
         leading, seconds = self._add_snapshots()
+        if self._began is None and seconds:
+            self._began = leading.began or 0.0
+            texts.insert(0, self._happening.month(0))
+        elif self._began is not None:
+            texts.insert(0, self._happening.month(row))
         for second in seconds:
-            self._began = self._began or leading.began or 0.0
             self._shown[leading.name] = second
-            self._show(second.at + (leading.began or 0.0), [*self._news(leading, row, second), *texts])
+            news = self._happening.changes(second.cores) if leading.name == self.elastic.name else ""
+            backlog = BACKLOG if self.only_backlog else ""
+            self._show(second.at + (leading.began or 0.0), [*texts[:1], news, *texts[1:], backlog])
             texts = []
+        texts = [*filter(None, texts)]
         late = bool(self.outage.lasting) and time.time() - self._printed >= LINE_SECONDS
         if self._began is not None and (texts or late):
             self._show(time.time(), texts)
@@ -105,11 +113,16 @@ class Follower:
         """Seconds until the next look."""
         return OUTAGE_LOOK_SECONDS if self.outage.lasting else LOOK_SECONDS
 
+    @property
+    def only_backlog(self) -> bool:
+        """Whether the elastic job has ended, and the static one processes its backlog."""
+        return self.elastic not in self._live
+
     def _row(self, described: Mapping[str, JobDescription]) -> int:
         """Return how many rows the elastic job has read."""
         found = described.get(self.elastic.name)
         if found is None:
-            return 0
+            return self._rows
         complete = None if found.checkpoints is None else found.checkpoints.complete
         began = None if complete is None else complete.began
         return self._position.of(time.time(), found.generation, found.rows_read, began)
@@ -163,17 +176,11 @@ class Follower:
         name = (self.elastic if leads else self.static).name
         return self.courses[name], new.get(name, [])
 
-    def _news(self, leading: Course, row: int, second: Second) -> list[str]:
-        if leading.name == self.elastic.name:
-            text = self._happening.text(row, second.cores)
-            return [text] if text else []
-        return [] if self.elastic in self._live else [BACKLOG]
-
     def _show(self, now: float, texts: Sequence[str]) -> None:
         static, elastic = (self.courses[one.name] for one in (self.static, self.elastic))
         self._printed = time.time()
         at = now - (self._began or now)
-        show(line(at, static, elastic, self._shown, "; ".join(texts), self.outage.lasting))
+        show(line(at, static, elastic, self._shown, "; ".join(filter(None, texts)), self.outage.lasting))
 
 
 def _can_restart(described: JobDescription) -> bool:

@@ -21,12 +21,12 @@ class Happening:
     Examples
     --------
     >>> happening = Happening([100, 200], [False, True])
-    >>> happening.text(0, {"per_route": (3, 1)})
-    'January: no hot routes'
-    >>> happening.text(150, {"per_route": (3, 2)})
-    'February: the hot routes change now; per_route 3+1 → 3+2'
-    >>> happening.text(160, {"per_route": (3, 2)})
-    ''
+    >>> happening.month(0), happening.changes({"per_route": (3, 1)})
+    ('January: no hot routes', '')
+    >>> happening.month(150), happening.changes({"per_route": (3, 2)})
+    ('February: the hot routes change now', 'per_route 3+1 → 3+2')
+    >>> happening.month(160), happening.changes({"per_route": (3, 2)})
+    ('', '')
     """
 
     def __init__(self, ends: Sequence[int], hot: Sequence[bool]):
@@ -35,26 +35,35 @@ class Happening:
         self._month: int | None = None
         self._cores: Mapping[str, tuple[int, ...]] = {}
 
-    def text(self, rows: int, cores: Mapping[str, tuple[int, ...]]) -> str:
-        """Describe what is new.
+    def month(self, rows: int) -> str:
+        """Describe the month, if it is new.
 
         Parameters
         ----------
         rows : int
             The rows that the elastic job has read.
-        cores : mapping of str to tuple of int
-            Its cores of each executor, by operator.
         """
         month = min(sum(rows >= end for end in self._ends), len(self._ends) - 1)
         # After a restart, the job reads some rows of the month before again.
-        month = month if self._month is None else max(month, self._month)
-        new = [] if month == self._month else [_month_text(month, self._hot[month])]
-        new += [
+        if self._month is not None and month <= self._month:
+            return ""
+        self._month = month
+        return _month_text(month, self._hot[month])
+
+    def changes(self, cores: Mapping[str, tuple[int, ...]]) -> str:
+        """Describe how cores have changed.
+
+        Parameters
+        ----------
+        cores : mapping of str to tuple of int
+            The elastic job's cores of each executor, by operator.
+        """
+        new = [
             f"{operator} {cores_text(self._cores[operator])} → {cores_text(now)}"
             for operator, now in cores.items()
             if self._cores.get(operator, now) != now
         ]
-        self._month, self._cores = month, dict(cores)
+        self._cores = dict(cores)
         return "; ".join(new)
 
 

@@ -24,29 +24,35 @@ MOST_TARGET = 0.6
 NOISE = 4.0
 """The target is at least this multiple of the trial's p99, which shows how evenly the machine works."""
 
+LEAST_NOISE = 2.5
+"""At the least rate, where nothing else helps, the greatest target need only be this multiple of the trial's p99."""
+
 STEP = 0.05
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the calibration has measured.
+    """What a trial has measured, which ran both jobs.
 
     Parameters
     ----------
     processors : int
         The number of processors.
     others : float
-        Processors that were busy before the trial, with other programs.
-    busy : float
-        Processors that were busy during the trial, which ran one job at `TRIAL_RATE`.
+        Processors that were busy with other programs.
+    used : float
+        Processors that were busy with the trial.
     p99 : float
         The 99th percentile of the trial's latency, in seconds.
+    rate : float
+        Flights per second of each job of the trial.
     """
 
     processors: int
     others: float
-    busy: float
+    used: float
     p99: float
+    rate: float = TRIAL_RATE
 
 
 @dataclass(frozen=True)
@@ -70,26 +76,36 @@ class Load:
         return {operator: cores / self.rate for operator, cores in WORK.items()}
 
 
-def fit(machine: Machine) -> Load:
+def fit(machine: Machine) -> Load | None:
     """Choose the load for a machine: few, slow rows for a small or busy one.
 
     Parameters
     ----------
     machine : Machine
-        What the calibration has measured.
+        What a trial has measured.
+
+    Returns
+    -------
+    Load or None
+        The load; None if the trial's latencies were so uneven that only a lower rate could do, or none.
 
     Examples
     --------
-    >>> fit(Machine(processors=16, others=0.5, busy=1.0, p99=0.02))
+    >>> fit(Machine(processors=16, others=0.5, used=1.0, p99=0.02))
     Load(rate=400.0, target=0.2)
-    >>> fit(Machine(processors=2, others=1.0, busy=1.6, p99=0.09))
+    >>> fit(Machine(processors=2, others=1.0, used=1.2, p99=0.09))
     Load(rate=200.0, target=0.4)
+    >>> fit(Machine(processors=2, others=1.9, used=0.4, p99=0.7))
     """
-    used = max(machine.busy - machine.others, 0.01)
-    free = max(machine.processors - machine.others, 0.0)
-    rate = TRIAL_RATE * BEARABLE * free / (2 * used)
+    noise = LEAST_NOISE if machine.rate <= LEAST_RATE else NOISE
+    if noise * machine.p99 > MOST_TARGET:
+        return None
     target = math.ceil(NOISE * machine.p99 / STEP) * STEP
-    return Load(
-        float(min(max(10 * round(rate / 10), LEAST_RATE), TRIAL_RATE)),
-        round(min(max(target, LEAST_TARGET), MOST_TARGET), 3),
-    )
+    return Load(rate_of(machine), round(min(max(target, LEAST_TARGET), MOST_TARGET), 3))
+
+
+def rate_of(machine: Machine) -> float:
+    """Return the flights per second of each job for which there are processors, those of the trial at most."""
+    free = max(machine.processors - machine.others, 0.0)
+    rate = machine.rate * BEARABLE * free / max(machine.used, 0.01)
+    return float(min(max(10 * round(rate / 10), LEAST_RATE), machine.rate))

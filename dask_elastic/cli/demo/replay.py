@@ -18,16 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client, LocalCluster
 
-from dask_elastic.cli.demo.calibration import calibrate
+from dask_elastic.cli.demo.calibration import Calibration
 from dask_elastic.cli.demo.checks import Check
 from dask_elastic.cli.demo.contest import Contest
 from dask_elastic.cli.demo.contestant import Contestant
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import SHARDS, build
 from dask_elastic.cli.demo.hot_routes import HOT_ROUTES, HOT_SHARE, hot_routes, reroute
-from dask_elastic.cli.demo.load import TRIAL_RATE, WORK, Load, Machine, fit
-from dask_elastic.cli.demo.outage import SETTLING
+from dask_elastic.cli.demo.load import WORK, Load
+from dask_elastic.cli.demo.phases import Phases
 from dask_elastic.cli.demo.sample import sample
+from dask_elastic.cli.demo.schedule import Schedule
 from dask_elastic.cli.local_cluster import local_cluster
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job import jobs
@@ -73,24 +74,24 @@ class Replay:
         The flights of a year, in order of departure.
     feed : Feed
         Brings the flights into the jobs.
-    months : int
-        How many months are replayed.
-    month_seconds : float
-        Seconds in which each month is replayed.
+    schedule : Schedule
+        How many flights of each month are replayed, and when workers are killed.
     out : Path
         Directory for the results.
     dashboard_address : str
         Address of the dashboard.
+    phases : Phases
+        Measures the phases.
     load : Load, optional
         The load, instead of one that fits the machine.
     """
 
     flights: pa.Table
     feed: Feed
-    months: int
-    month_seconds: float
+    schedule: Schedule
     out: Path
     dashboard_address: str
+    phases: Phases
     load: Load | None = None
 
     def run(self) -> list[Check]:
@@ -106,7 +107,7 @@ class Replay:
                 name: stack.enter_context(Client(cluster, set_as_default=False)) for name, cluster in clusters.items()
             }
             try:
-                load = self.load or self._calibrated(clients[STATIC], folder)
+                load = self.load or self._calibrated(clients, folder)
                 return self._start(clusters, clients, load, folder).run()
             except BaseException:
                 click.echo("\nStopping the jobs and their workers.")
@@ -134,28 +135,28 @@ class Replay:
             "Service times are emulated by sleeping, so that a slot needs little processor time.\n"
             f"From February on, {HOT_SHARE} % of a month's flights are changed to {HOT_ROUTES} hot routes, other ones "
             "in each month;\nin the static job they belong to one executor.\n"
-            f"Both jobs take a checkpoint every {CHECKPOINT_INTERVAL}. In the midst, kill -9 ends one worker of each; "
+            f"Both jobs take a checkpoint every {CHECKPOINT_INTERVAL}. {self._when}, kill -9 ends one worker of each; "
             "both recover by themselves."
         )
 
-    def _calibrated(self, client: Client, folder: Path) -> Load:
-        """Measure the machine and return the load that fits it."""
-        seconds = self.feed.trial_seconds
-        click.echo(f"\nCalibrating: a trial of {seconds:g} s at {TRIAL_RATE:g} flights per second ...")
-        trial = sample(self.flights, [int(seconds * TRIAL_RATE)])
-        options = {**OPTIONS, "checkpoint": folder / "calibration"}
-        machine = calibrate(client, self.feed, trial, options, self.out / "calibration")
-        load = fit(machine)
-        click.echo(calibration_text(machine, load))
-        return load
+    @property
+    def _when(self) -> str:
+        return "Near the end" if self.schedule.loss_is_last else "In the midst"
+
+    def _calibrated(self, clients: dict[str, Client], folder: Path) -> Load:
+        """Find the load that the machine bears."""
+        self.phases.begin("calibration")
+        click.echo()
+        return Calibration(clients, self.feed, OPTIONS, folder).run(self.flights)
 
     def _start(
         self, clusters: dict[str, LocalCluster], clients: dict[str, Client], load: Load, folder: Path
     ) -> Contest:
         """Submit the jobs, and start to feed them."""
+        self.phases.begin("submit")
         executors = SLOTS // len(WORK)
         hot = hot_routes(pc.unique(self.flights["route"]).to_pylist(), executors, SHARDS)
-        flights = reroute(sample(self.flights, self._month_rows(load.rate)), hot)
+        flights = reroute(sample(self.flights, self.schedule.rows(load.rate)), hot)
         both: list[Contestant] = []
         for label, name, paradigm in (("static", STATIC, "static"), ("elastic", ELASTIC, "executor-centric")):
             topology = build(name, self.feed.stream, load, self.out / name / "route_updates")
@@ -167,21 +168,17 @@ class Replay:
         click.echo(f"{'Decisions:':<12}dask elastic decisions {ELASTIC} --scheduler {address}\n")
         self.feed.begin([one.job for one in both], flights, load.rate)
         read = self.feed.read(flights)
-        ends = np.bincount(pc.month(read["sched_dep"]).to_numpy(), minlength=self.months + 1)[1:].cumsum().tolist()
+        ends = (
+            np.bincount(pc.month(read["sched_dep"]).to_numpy(), minlength=self.schedule.months + 1)[1:]
+            .cumsum()
+            .tolist()
+        )
         arrived = len(flights) - flights["arr_delay"].null_count
         static, elastic = both
-        loss_row = sum([0, *ends][self._loss_month : self._loss_month + 2]) // 2
-        return Contest(static, elastic, self.feed, load, ends, arrived, [*map(bool, hot)], loss_row, self.out)
-
-    @property
-    def _loss_month(self) -> int:
-        """The month, counted from 0, in the middle of which the workers are killed."""
-        return (self.months - 1) // 2
-
-    def _month_rows(self, rate: float) -> list[int]:
-        """Return the number of flights of each month; in that of the loss, more make up for the seconds left out."""
-        seconds = [self.month_seconds + SETTLING * (month == self._loss_month) for month in range(self.months)]
-        return [round(rate * month) for month in seconds]
+        loss_row = self.schedule.loss_row(ends)
+        return Contest(
+            static, elastic, self.feed, load, ends, arrived, [*map(bool, hot)], loss_row, self.out, self.phases
+        )
 
 
 @contextmanager
@@ -194,14 +191,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
-
-
-def calibration_text(machine: Machine, load: Load) -> str:
-    """Describe what was measured, and the load that follows from it."""
-    costs = " and ".join(f"{operator} {1e3 * seconds:.1f} ms" for operator, seconds in load.service.items())
-    return (
-        f"Of {machine.processors} processors, {machine.others:.1f} were busy before the trial and {machine.busy:.1f} "
-        f"during it; its p99 was {1e3 * machine.p99:.0f} ms.\n"
-        f"Hence {load.rate:.0f} flights per second; service times per flight: {costs}; a target of "
-        f"{1e3 * load.target:.0f} ms for the mean latency.\n"
-    )

@@ -31,7 +31,7 @@ class SentFeed:
     """Feeds jobs with `Job.send`; pandas computes the reference from the same flights."""
 
     against = "pandas"
-    trial_seconds = 3.0
+    trial_seconds = 2.5
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="flights")

@@ -14,7 +14,7 @@ from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.wire import UNREADABLE, Decoder, Header, decode_message, fits, messages_of, unpack
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.errors import ProtocolError, SchemaMismatch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
 from dask_elastic.vocab.watermark import Watermark
@@ -175,6 +175,10 @@ class Dispatch:
         except Aborted:
             # The job has ended while this thread ran one of its tasks.
             logger.debug("job %r has ended: a message %r is dropped", header[1][0], header[0])
+        except (
+            SchemaMismatch
+        ) as error:  # the user's rows: the job's failure names the operators, frames explain nothing
+            receiver.fail(error)
         except Exception as error:  # an error in handling a message fails its job
             logger.exception("a message %r from %s cannot be handled", header[0], self.sender)
             receiver.fail(error)
