@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dask_elastic.runtime.client.resume import resume
     from dask_elastic.runtime.client.retire import retire
     from dask_elastic.runtime.client.submit import submit
+    from dask_elastic.runtime.transport.epoch_rows import EpochRows
     from dask_elastic.runtime.transport.queue_rows import QueueRows
     from dask_elastic.state import List, Map, Value
     from dask_elastic.topology import Topology, aggregate
@@ -35,6 +36,7 @@ load_defaults()
 
 __all__ = [
     "ElasticError",
+    "EpochRows",
     "Job",
     "List",
     "Map",
@@ -64,6 +66,7 @@ __all__ = [
 
 _DEFINED_IN = {
     "ElasticError": "vocab.errors",
+    "EpochRows": "runtime.transport.epoch_rows",
     "Job": "runtime.client.job",
     "List": "topology.state_kind",
     "Map": "topology.state_kind",

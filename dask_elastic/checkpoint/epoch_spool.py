@@ -123,9 +123,12 @@ class EpochSpool:
         CheckpointCorrupt
             If the file is missing or damaged.
         """
-        contents = self.folder.read(FileRef(*file))
-        with pa.ipc.open_stream(contents) as reader:
+        with pa.ipc.open_stream(self.contents(file)) as reader:
             yield from reader
+
+    def contents(self, file: SpoolFile) -> pa.Buffer:
+        """Return the rows of an attempt as an Arrow IPC stream; raises as `read_rows` does."""
+        return self.folder.read(FileRef(*file))
 
     def missing(self, files: Iterable[SpoolFile]) -> list[str]:
         """Return the paths of files that do not exist, or have another size."""

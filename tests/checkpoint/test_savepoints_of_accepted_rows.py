@@ -27,6 +27,7 @@ from dask_elastic.runtime.scheduler.checkpoint_folders import open_checkpoints
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.runtime.scheduler.queue_copies import EpochCopies
 from dask_elastic.runtime.scheduler.savepoints import Savepoints
 from dask_elastic.runtime.scheduler.source_commits import SourceCommits
 from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger, ledgers_in_checkpoint
@@ -292,13 +293,11 @@ def commits(tmp_path):
     record.error, record.nodes = None, ("worker",)
     record.spec.homes = {"spark": (0,)}
     durable = record.checkpoints.ledgers["spark"]
-    queue = SimpleNamespace(full=lambda: True)
-    queues = SimpleNamespace(queues={"queue": queue}, create=lambda **options: None)
-    scheduler = SimpleNamespace(extensions={"queues": queues})
     jobs = SimpleNamespace(record=lambda name: record)
     calls = SimpleNamespace(one=lambda address, call: asyncio.sleep(0))
-    made = EpochCommits(scheduler, jobs, calls, None)
-    made._commits["job", "spark"] = SourceCommits("spark", 1, durable.ledger, durable.spool, 2, ["queue"])
+    made = EpochCommits(SimpleNamespace(), jobs, calls, None)
+    copies = EpochCopies(asyncio.Queue(), durable.ledger, "job", "spark", "first", 0)
+    made._commits["job", "spark"] = SourceCommits("spark", 1, durable.ledger, durable.spool, 2, [copies])
     return made, record
 
 

@@ -272,3 +272,72 @@ def test_slow_storage_makes_the_writer_wait(make, spool, monkeypatch):
     part = asyncio.run(run())
     assert most == 3
     assert pa.Table.from_batches(spool.read_rows(part.file)).num_rows == 20 * ROWS.num_rows
+
+
+def few(buffer, epoch, partition, rows):
+    """Stage a few rows."""
+
+    async def staged():
+        found = attempt(epoch, partition)
+        buffer.begin(found, rows.schema)
+        await buffer.add(found, memoryview(rows.serialize()))
+        return StagedPart(found, 0, rows.num_rows, epoch, await buffer.finish(found))
+
+    return asyncio.run(staged())
+
+
+def test_seal_returns_a_copy_of_few_rows(make):
+    buffer, ledger = make(10)
+    parts = [few(buffer, 3, partition, ROWS.slice(partition, 1 + partition)) for partition in range(2)]
+    copy = buffer.seal("q", 3, [part.attempt for part in reversed(parts)])
+    with pa.ipc.open_stream(copy) as reader:
+        assert reader.schema.metadata == {b"query": b"q", b"epoch": b"3"}
+        assert reader.read_all().to_pylist() == [{"n": 0}, {"n": 1}, {"n": 2}]
+    ledger.ledger.commit("q", 3, parts)
+    buffer.close()
+    assert [batch.num_rows for batch in read(buffer)] == [1, 2]
+
+
+def test_seal_returns_no_copy_of_many_spilled_missing_or_different_rows(make, spool):
+    buffer, _ = make(1)
+    few(buffer, 0, 0, ROWS)
+    few(buffer, 0, 1, ROWS.slice(0, 1))
+    assert buffer.spilled
+    assert buffer.seal("q", 0, [attempt(0, 0), attempt(0, 1)]) is None
+    assert buffer.seal("q", 1, []) is None
+    buffer, _ = make(100, spool, Ledger(durable=True))
+    few(buffer, 0, 0, ROWS)
+    assert buffer.seal("q", 0, [attempt(0, 0), attempt(0, 1)]) is None
+    few(buffer, 1, 0, ROWS.slice(0, 1))
+    few(buffer, 1, 1, ROWS.slice(0, 1).rename_columns(["m"]))
+    assert buffer.seal("q", 1, [attempt(1, 0), attempt(1, 1)]) is None
+    for partition in range(12):
+        few(buffer, 2, partition, ROWS)
+    assert buffer.seal("q", 2, [attempt(2, partition) for partition in range(12)]) is None
+
+
+@pytest.mark.parametrize("chunks", [1, 10], ids=["spilled", "in memory"])
+def test_copy_of_a_staged_attempt_is_there_until_it_is_read(make, chunks):
+    buffer, ledger = make(chunks)
+    part = asyncio.run(stage(buffer, 0, 3))
+    commit(buffer, ledger, part)
+    for _ in range(2):
+        assert pa.ipc.open_stream(buffer.copy(part)).read_all().num_rows == 3 * ROWS.num_rows
+    buffer.close()
+    batches = read(buffer)
+    next(batches)
+    with pytest.raises(SourceError, match=r"epoch 0.* has read its rows"):
+        buffer.copy(part)
+    assert len(list(batches)) == 2
+
+
+def test_copy_of_an_attempt_that_was_read_comes_from_storage(make, spool):
+    buffer, ledger = make(10, spool, Ledger(durable=True))
+    part = asyncio.run(stage(buffer, 0, 3))
+    commit(buffer, ledger, part)
+    buffer.close()
+    assert len(list(read(buffer))) == 3
+    assert pa.ipc.open_stream(buffer.copy(part)).read_all().num_rows == 3 * ROWS.num_rows
+    spool.drop_rows([part.file.path])
+    with pytest.raises(SourceError, match="keeps no copy"):
+        buffer.copy(part)

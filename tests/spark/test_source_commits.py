@@ -40,7 +40,7 @@ def spool(tmp_path):
 
 @pytest.fixture
 def commits(spool, continued):
-    return SourceCommits("rows", 1, EpochLedger(1, durable=True), spool, 4, ["queue"], continued.check)
+    return SourceCommits("rows", 1, EpochLedger(1, durable=True), spool, 4, [], continued.check)
 
 
 def call(spool, epoch, name):

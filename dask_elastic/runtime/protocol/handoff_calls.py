@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
+from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.vocab.epoch import AttemptId, EpochOrigin, StagedPart
 
 # a writer to the scheduler
@@ -155,8 +156,11 @@ class TakeEpochs(Call[None]):
 
 
 @dataclass(frozen=True)
-class Seal(Call[None]):
-    """Keep the attempts chosen for an epoch; fails when one of them is not staged there."""
+class Seal(Call[bytes | None]):
+    """Keep the attempts chosen for an epoch; fails when one of them is not staged there.
+
+    The answer is a copy of a small epoch's rows for the Dask queue of the instance, as an Arrow IPC stream.
+    """
 
     job: str
     generation: int
@@ -178,6 +182,20 @@ class Unstage(Call[None]):
     query: str
     epoch: int
     keep: tuple[AttemptId, ...]
+
+
+# a client to a worker
+
+
+@dataclass(frozen=True)
+class StagedRows(Call[Payload]):
+    """Return a copy of the rows of a committed attempt, as an Arrow IPC stream."""
+
+    job: str
+    generation: int
+    source: str
+    instance: int
+    part: StagedPart
 
 
 # a writer to a worker, on a stream of its own

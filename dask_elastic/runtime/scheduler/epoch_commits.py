@@ -1,15 +1,16 @@
-"""The handoff on the scheduler: commits of epochs, queues that wake their readers, and acknowledgements."""
+"""The handoff on the scheduler: commits of epochs, queues with copies of them, and acknowledgements."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.runtime.protocol.calls import Call, HandledCall
+from dask_elastic.runtime.protocol.calls import A, Call, HandledCall
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.handoff_calls import (
     AbortEpoch,
@@ -30,6 +31,7 @@ from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.query_positions import QueryPositions
+from dask_elastic.runtime.scheduler.queue_copies import EpochCopies
 from dask_elastic.runtime.scheduler.source_commits import SourceCommits
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.epoch import AttemptId, EpochRecord, HandoffProgress
@@ -114,7 +116,7 @@ class EpochCommits:
         record, commits = self._of_run(call.job, call.generation, call.run, call.source)
         async with commits.committing:
             if (adopted := await commits.adopt()) is not None:
-                self._announce_to_readers(commits, adopted)
+                _announce(commits, adopted)
             if await self._known(record, commits, call):
                 await self._unstage(record, commits, call.query, call.epoch)
                 return True
@@ -125,20 +127,14 @@ class EpochCommits:
                 # The savepoint would lack the epoch. The writer calls again, also if the job has ended by then.
                 await record.ended(RESTART_POLL)
                 return False
-            committed = await self._commit(record, commits, call)
-            self._announce_to_readers(commits, committed)
+            await self._commit(record, commits, call)
         return True
 
-    def _announce_to_readers(self, commits: SourceCommits, committed: EpochRecord) -> None:
-        for instance, queue in enumerate(commits.queues):
-            if committed.of_instance(instance):
-                self._announce(queue, [committed.query, committed.epoch, committed.number, committed.rows])
-
-    async def _commit(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> EpochRecord:
+    async def _commit(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> None:
         try:
-            await self._seal(record, commits, call)
+            small = await self._seal(record, commits, call)
             self._check_open(record)
-            return await commits.commit(call)
+            _announce(commits, await commits.commit(call), small)
         except BaseException:
             await self._unstage(record, commits, call.query, call.epoch)
             raise
@@ -159,20 +155,22 @@ class EpochCommits:
             self.fail(record, dump_error(error))
             raise
 
-    async def _seal(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> None:
-        chosen: list[list[AttemptId]] = [[] for _ in commits.queues]
+    async def _seal(self, record: JobRecord, commits: SourceCommits, call: CommitEpoch) -> Sequence[bytes | None]:
+        """Keep the chosen attempts at their workers; return small copies of their rows, by instance."""
+        chosen: list[list[AttemptId]] = [[] for _ in commits.copies]
         for part in call.parts:
             chosen[part.instance].append(part.attempt)
         # Spooled rows need no worker: a lost one's, or those of an earlier generation, are read from storage.
         ignored = () if commits.spool is None else (ElasticError, Relayed)
         with contextlib.suppress(*ignored):
-            await self._call_instances(
+            return await self._call_instances(
                 record,
                 commits,
                 lambda instance: Seal(
                     *record.generation_id, commits.source, instance, call.query, call.epoch, tuple(chosen[instance])
                 ),
             )
+        return ()
 
     async def _unstage(self, record: JobRecord, commits: SourceCommits, query: str, epoch: int) -> None:
         keep = tuple(commits.ledger.chosen(query, epoch))
@@ -184,19 +182,19 @@ class EpochCommits:
             )
 
     async def _call_instances(
-        self, record: JobRecord, commits: SourceCommits, call_for: Callable[[int], Call[None]]
-    ) -> None:
-        """Call the worker of each instance of a source."""
+        self, record: JobRecord, commits: SourceCommits, call_for: Callable[[int], Call[A]]
+    ) -> list[A]:
+        """Call the worker of each instance of a source, and return the answers."""
         homes = record.spec.homes[commits.source]
         calls = (self.calls.one(record.nodes[node], call_for(instance)) for instance, node in enumerate(homes))
-        await all_of(calls)
+        return await all_of(calls)
 
     # readers
 
     async def next_epochs(self, call: NextEpochs) -> EpochsToRead:
         """Give an instance the epochs behind a number; waits up to `call.wait` seconds for one.
 
-        The queue only wakes the reader: a reader that takes a descriptor from it and dies loses no epoch.
+        An epoch stays in the ledger until the instance has read it; what clients get from the Dask queue are copies.
         """
         commits = self._read_by(call.job, call.generation, call.source)
         if commits is None:
@@ -205,12 +203,10 @@ class EpochCommits:
             return EpochsToRead(())
         instance, ledger = call.instance, commits.ledger
         if call.wait and not commits.closed and not ledger.pending(instance, call.after):
-            with contextlib.suppress(asyncio.TimeoutError):
-                await self._queues.get(name=commits.queues[instance], timeout=call.wait)
+            await commits.copies[instance].changed(call.wait)
         # A drain is not the end of the input: it reaches the reader at its worker.
         closed = commits.closed and not self.jobs.record(call.job).draining
         records = ledger.pending(instance, call.after)
-        await self._queues.get(name=commits.queues[instance], batch=True)
         epochs = tuple(CommittedEpoch(record.number, record.of_instance(instance)) for record in records)
         return EpochsToRead(epochs, closed)
 
@@ -221,8 +217,10 @@ class EpochCommits:
             return
         if call.begins:
             commits.ledger.rewind(call.instance, call.through)
+            commits.copies[call.instance].rewound(call.through)
         else:
             commits.ledger.acknowledge(call.instance, call.through)
+            commits.copies[call.instance].taken(call.through)
         commits.taken()
 
     def _read_by(self, job: str, generation: int, source: str) -> SourceCommits | None:
@@ -279,6 +277,8 @@ class EpochCommits:
         commits = self._commits_of(record, source)
         commits.ledger.close()
         commits.taken()
+        for copies in commits.copies:
+            copies.wake()
 
     def close_all(self, record: JobRecord) -> None:
         """Commit no more epochs for any source of a job."""
@@ -295,19 +295,15 @@ class EpochCommits:
     def forget(self, job: str) -> None:
         """Drop the ledgers and queues of a job."""
         for key in [key for key in self._commits if key[0] == job]:
-            for queue in self._commits.pop(key).queues:
-                self._queues.release(name=queue, client=None)
+            for instance, copies in enumerate(self._commits.pop(key).copies):
+                copies.clear()
+                self._queues.release(name=queue_name(*key, instance), client=None)
 
     # which source
 
     @property
     def _queues(self) -> Any:
         return self.scheduler.extensions["queues"]
-
-    def _announce(self, queue: str, descriptor: list[Any]) -> None:
-        found = self._queues.queues[queue]
-        if not found.full():
-            found.put_nowait({"type": "msgpack", "value": descriptor})
 
     def _commits_of(self, record: JobRecord, source: str) -> SourceCommits:
         """Return the commits of a source that takes epochs, for the generation that runs."""
@@ -328,18 +324,27 @@ class EpochCommits:
             raise UnknownOperator(
                 f"job {record.name!r} has no source {source!r} that takes epochs: choose from {[*takers]}"
             )
-        limit, instances = takers[source].epochs, len(record.spec.homes[source])
-        queues = [f"{record.name}/{source}[{instance}]" for instance in range(instances)]
-        for queue in queues:
-            self._queues.create(name=queue, client=None, maxsize=limit)
+        limit, generation = takers[source].epochs, record.spec.generation
         state = record.checkpoints
         spooled = None if state is None else state.ledgers.get(source)
         if state is not None and spooled is not None:
+            copies = self._copies(record, source, limit, spooled.ledger)
             check = functools.partial(check_owned, state)
-            return SourceCommits(source, record.spec.generation, spooled.ledger, spooled.spool, limit, queues, check)
-        place = f"job {record.name!r}, source {source!r}"
-        ledger = EpochLedger(instances, positions=QueryPositions(place, takers[source].accepts_resets))
-        return SourceCommits(source, record.spec.generation, ledger, None, limit, queues)
+            return SourceCommits(source, generation, spooled.ledger, spooled.spool, limit, copies, check)
+        positions = QueryPositions(f"job {record.name!r}, source {source!r}", takers[source].accepts_resets)
+        ledger = EpochLedger(len(record.spec.homes[source]), positions=positions)
+        return SourceCommits(source, generation, ledger, None, limit, self._copies(record, source, limit, ledger))
+
+    def _copies(self, record: JobRecord, source: str, limit: int, ledger: EpochLedger) -> list[EpochCopies]:
+        """Return the Dask queue of each instance; created once, a later generation continues it."""
+        made = []
+        for instance in range(ledger.instances):
+            name = queue_name(record.name, source, instance)
+            if (record.name, source) not in self._commits:
+                self._queues.create(name=name, client=None, maxsize=limit)
+            queue = self._queues.queues[name]
+            made.append(EpochCopies(queue, ledger, record.name, source, record.spec.run, instance))
+        return made
 
     def _only_source(self, record: JobRecord) -> str:
         takers = [summary.name for summary in record.spec.summaries if summary.epochs]
@@ -372,6 +377,16 @@ class EpochCommits:
         self._live(record.name)
         if record.status not in (Status.RUNNING, Status.RESTARTING):
             raise HandoffError(f"job {record.name!r} is {record.status.value}: it takes no more rows.")
+
+
+def queue_name(job: str, source: str, instance: int) -> str:
+    """Return the name of the Dask queue of an instance of a source."""
+    return f"{job}/{source}[{instance}]"
+
+
+def _announce(commits: SourceCommits, record: EpochRecord, small: Sequence[bytes | None] = ()) -> None:
+    for copies, rows in itertools.zip_longest(commits.copies, small):
+        copies.add(record, rows)
 
 
 def _held(record: JobRecord) -> bool:

@@ -24,6 +24,7 @@ from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.queue_copies import QueueCopies
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.transport.queue_rows import QueueRows
 from dask_elastic.vocab.errors import ElasticError, SinkError
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class OutputQueues:
             return False
         added = ledger.add(call.address, call.item)
         if ledger.copies is not None:
-            ledger.copies.offer(added, call)
+            ledger.copies.offer(added.number, call.rows or _handle(added, call))
         return True
 
     async def next_rows(self, call: NextRows) -> QueueItems:
@@ -218,3 +219,8 @@ class OutputQueues:
             got = functools.partial(self._got, ledger) if by_get else None
             ledger.copies = QueueCopies(self._queues.queues[queue], ledger.uid, got)
         return ledger
+
+
+def _handle(item: QueueItem, call: OfferRows) -> QueueRows:
+    place = (call.job, call.generation, item.address, item.item)
+    return QueueRows(call.queue, item.number, call.count, call.nbytes, *place)

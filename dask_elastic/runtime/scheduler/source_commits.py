@@ -12,6 +12,7 @@ from dask_elastic.meters import Rate
 from dask_elastic.runtime.protocol.handoff_calls import CommitEpoch
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
+from dask_elastic.runtime.scheduler.queue_copies import EpochCopies
 from dask_elastic.vocab.epoch import EpochRecord, StagedPart
 from dask_elastic.vocab.errors import CheckpointError, HandoffError
 
@@ -34,8 +35,8 @@ class SourceCommits:
         Where each epoch is written before its commit returns; None for a source without.
     limit : int
         How many epochs may wait at an instance.
-    queues : sequence of str
-        A Dask queue for each instance; a descriptor of each epoch in it wakes the reader.
+    copies : sequence of EpochCopies
+        The Dask queue of each instance.
     check_owned : callable, optional
         Raises `CheckpointSuperseded` once another scheduler has continued the job; may block.
 
@@ -52,7 +53,7 @@ class SourceCommits:
         ledger: EpochLedger,
         spool: EpochSpool | None,
         limit: int,
-        queues: Sequence[str],
+        copies: Sequence[EpochCopies],
         check_owned: Callable[[], None] = lambda: None,
     ):
         self.source = source
@@ -60,7 +61,7 @@ class SourceCommits:
         self.ledger = ledger
         self.spool = spool
         self.limit = limit
-        self.queues = tuple(queues)
+        self.copies = tuple(copies)
         self.committing = asyncio.Lock()
         self._check_owned = check_owned
         self._writing = False

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from distributed import get_client
 
-from dask_elastic.runtime.protocol.calls import is_reply, message_of, read_answer
-from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
+from dask_elastic.runtime.transport.held_rows import fetch_held
 from dask_elastic.topology.duration import parse_duration
 from dask_elastic.vocab.errors import HandoffError, NodeLost, SinkError, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-LOOK_SECONDS = 1.0
-"""Seconds between two looks whether the worker is still part of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,7 @@ class QueueRows:
         what = f"{self.rows} rows of queue {self.queue!r}, batch {self.number}"
         try:
             async with asyncio.timeout(seconds):
-                held = await self._held(client)
+                held = await fetch_held(client, self.address, HeldRows(self.job, self.generation, self.item))
         except TimeoutError as error:
             raise TimeoutError(f"{what}: worker {self.address} has not answered within {seconds:g} s") from error
         except (OSError, HandoffError, UnknownJob) as error:
@@ -155,22 +150,3 @@ class QueueRows:
             raise SinkError(f"{what}: {error}") from error
         with pa.ipc.open_stream(pa.py_buffer(held)) as reader:
             return reader.read_next_batch()
-
-    async def _asked(self, client: Client) -> Payload:
-        call = HeldRows(self.job, self.generation, self.item)
-        reply = await getattr(client.rpc(self.address), call.operation)(**message_of(call))
-        if not is_reply(reply):
-            raise OSError("it does not host dask_elastic any more")
-        return read_answer(call, reply)
-
-    async def _held(self, client: Client) -> Payload:
-        """Ask the worker; raise OSError if the scheduler has lost it, to which Dask would try to connect for long."""
-        asking = asyncio.ensure_future(self._asked(client))
-        try:
-            while not (await asyncio.wait({asking}, timeout=LOOK_SECONDS))[0]:
-                identity = await client.scheduler.identity()
-                if self.address not in identity["workers"]:
-                    raise OSError("the scheduler has lost it")
-            return asking.result()
-        finally:
-            asking.cancel()

@@ -10,7 +10,7 @@ from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.protocol.calls import UNREADABLE, Handler, handlers_of
 from dask_elastic.runtime.protocol.codec import Payload, decode
-from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, Seal, Unstage
+from dask_elastic.runtime.protocol.handoff_calls import BeginAttempt, Seal, StagedRows, Unstage
 from dask_elastic.runtime.protocol.queue_calls import DropRows, HeldRows
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
@@ -47,6 +47,7 @@ class StagingServer:
         answered: dict[str, Handler] = handlers_of(
             Seal.handled_by(self.seal),
             Unstage.handled_by(self.unstage),
+            StagedRows.handled_by(self.staged_rows),
             HeldRows.handled_by(self.held_rows),
             DropRows.handled_by(self.drop_rows),
         )
@@ -96,15 +97,21 @@ class StagingServer:
         buffer.begin(begin.attempt, schema)
         return buffer
 
-    async def seal(self, call: Seal) -> None:
+    async def seal(self, call: Seal) -> bytes | None:
         """Keep the attempts chosen for an epoch; fails when one of them is not staged here."""
         buffer = _epoch_buffer(self._source(call.job, call.generation, call.source, call.instance))
-        await self.node.in_thread(buffer.seal, call.query, call.epoch, call.chosen)
+        copy: bytes | None = await self.node.in_thread(buffer.seal, call.query, call.epoch, call.chosen)
+        return copy
 
     async def unstage(self, call: Unstage) -> None:
         """Drop all attempts of an epoch but some."""
         buffer = _epoch_buffer(self._source(call.job, call.generation, call.source, call.instance))
         await self.node.in_thread(buffer.unstage, call.query, call.epoch, call.keep)
+
+    async def staged_rows(self, call: StagedRows) -> Payload:
+        """Return a copy of the rows of a committed attempt."""
+        buffer = _epoch_buffer(self._source(call.job, call.generation, call.source, call.instance))
+        return memoryview(await self.node.in_thread(buffer.copy, call.part))
 
     async def held_rows(self, call: HeldRows) -> Payload:
         """Return rows that a sink here holds for the reader of its queue."""

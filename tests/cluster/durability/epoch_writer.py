@@ -52,16 +52,27 @@ class EpochWriter:
 
     def commit(self, epoch, places, parts):
         """Commit an epoch, waiting for room."""
-        run = places.run if places.spooled else ""
-        call = CommitEpoch(
-            self.target.job, places.generation, run, places.source, self.query, epoch, self.origin, tuple(parts), 2.0
-        )
-        while not call_scheduler(self.target, call):
+        while not self.committed(epoch, places, parts):
             pass
+
+    def committed(self, epoch, places, parts, wait=2.0):
+        """Commit an epoch; return False if there is no room for so many seconds."""
+        run = places.run if places.spooled else ""
+        return call_scheduler(
+            self.target,
+            CommitEpoch(
+                self.target.job, places.generation, run, places.source, self.query, epoch, self.origin, tuple(parts),
+                wait,
+            ),
+        )  # fmt: skip
 
     def send(self, epoch, rows, after_batch=lambda number: None):
         """Stage and commit an epoch."""
         self.commit(epoch, *self.staged(epoch, rows, after_batch))
+
+    def run(self):
+        """The run of the job."""
+        return call_scheduler(self.target, Describe(self.target.job)).run
 
     def generation(self):
         """The generation of the job."""

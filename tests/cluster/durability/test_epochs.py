@@ -7,10 +7,13 @@ import signal
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from distributed import Client
+from distributed import Client, Queue
 
 import dask_elastic as de
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.handoff_calls import HandoffPlaces
 from dask_elastic.spark.staging_connection import call_scheduler, end_source
 from dask_elastic.vocab import errors
@@ -32,10 +35,10 @@ def part(epoch):
     return ROWS.slice(epoch * SIZE, SIZE)
 
 
-def counting(**options):
+def counting(parallel=2, **options):
     """A topology that tracks count, sum and the order of the rows of each key."""
     topology = de.Topology("epochs")
-    rows = topology.source("rows", de.sources.Spark(ROWS.schema, parallel=2, **options))
+    rows = topology.source("rows", de.sources.Spark(ROWS.schema, parallel=parallel, **options))
     rows.key_by("k").compute(following(), name="followed", state=STATE, executors=2, shards=16)
     return topology
 
@@ -49,6 +52,12 @@ def expected(epochs=EPOCHS):
 def counted(job):
     table = job.state("followed").to_arrow().to_pylist()
     return {row["k"]: (row["n"], row["sum"], row["low"], row["high"]) for row in table}
+
+
+def recorded(folder, number):
+    """The parts of a record in the folder of the checkpoints of a job."""
+    record, *_ = [each for each in EpochSpool(CheckpointFolder(folder), "rows").records() if each.number == number]
+    return record.parts
 
 
 def kill(client, address):
@@ -148,3 +157,53 @@ def test_epochs_that_checkpoints_cover_are_swept(client, wait_until, tmp_path):
     end_source(writer.target)
     job.wait(60, progress=False)
     assert counted(job) == expected(4)
+
+
+def copied(entry, client):
+    """The rows of an entry of a Dask queue, whatever it is."""
+    return pa.ipc.open_stream(entry).read_all() if isinstance(entry, bytes) else entry.fetch("100s", client)
+
+
+def test_any_client_gets_copies_of_epochs_and_the_job_loses_none(client):
+    # The source takes one row and waits.
+    job = de.submit(counting(parallel=1, rate=1 / 3600), client)
+    writer, queue = EpochWriter(client, job.name), Queue("epochs/rows[0]", client=client)
+    large = ROWS.slice(100, 6_000)
+    writer.send(0, ROWS.slice(0, 100))
+    writer.send(1, large)
+    small, handle = queue.get(timeout="100s"), queue.get(timeout="100s")
+    assert pa.ipc.open_stream(small).schema.metadata == {b"query": b"q", b"epoch": b"0"}
+    assert copied(small, client).equals(ROWS.slice(0, 100).combine_chunks())
+    assert isinstance(handle, de.EpochRows)
+    assert (handle.source, handle.number, handle.epoch, handle.rows) == ("rows", 2, 1, 6_000)
+    assert copied(handle, client).equals(large)
+    # Epochs count that were not processed, whatever is on the queue.
+    assert queue.qsize() == 0
+    places, parts = writer.staged(2, part(2))
+    assert not writer.committed(2, places, parts, wait=0.0)
+    job.stop()
+    with pytest.raises(errors.NodeLost, match="6000 rows of job 'epochs', source 'rows', query q, epoch 1: no copy"):
+        handle.fetch("100s", client)
+
+
+def test_copies_of_spooled_epochs_are_there_until_a_checkpoint_covers_them(client, wait_until, tmp_path):
+    options = {"checkpoint": tmp_path, "checkpoint_interval": "1h", "checkpoint_keep": 1}
+    slow = de.submit(counting(parallel=1, rate=1 / 3600), client, **options)
+    writer, queue = EpochWriter(client, slow.name), Queue("epochs/rows[0]", client=client)
+    for epoch in range(2):
+        writer.send(epoch, part(epoch))
+    slow.stop()
+    # The next run reads them from the folder, and so does who gets a handle.
+    job = de.submit(counting(parallel=1), client, **options)
+    wait_until(lambda: job.state("followed").to_pandas()["n"].sum() == 2 * SIZE, "the rows are counted")
+    assert queue.qsize() == 0, "copies of what was read are removed"
+    EpochWriter(client, job.name).send(2, part(2))
+    entry = de.EpochRows(job.name, "rows", 0, writer.run(), 3, "q", 2, recorded(tmp_path, 3))
+    assert copied(entry, client).equals(part(2).combine_chunks())
+    wait_until(lambda: job.state("followed").to_pandas()["n"].sum() == 3 * SIZE, "the rows are counted")
+    job.checkpoint()
+    wait_until(lambda: not [*(tmp_path / "epochs" / "rows" / "rows").iterdir()], "the epochs are swept")
+    with pytest.raises(errors.SourceError, match=r"epoch 2: .*the job has read its rows, and keeps no copy"):
+        entry.fetch("100s", client)
+    with pytest.raises(TimeoutError, match=r"epoch 2: no answer within 1e-09 s"):
+        entry.fetch(1e-9, client)

@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.checkpoint.epoch_spool import END_OF_STREAM, EpochSpool
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.handoff_calls import NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
+from dask_elastic.runtime.worker.buffers.output_buffer import COPIED_BYTES
 from dask_elastic.runtime.worker.buffers.spool_writer import SpoolWriter
-from dask_elastic.runtime.worker.buffers.staging import Room, Staging
+from dask_elastic.runtime.worker.buffers.staging import Chunk, Room, Staging
 from dask_elastic.runtime.worker.node_services import NodeServices
 from dask_elastic.vocab.epoch import AttemptId, SpoolFile, StagedPart
 from dask_elastic.vocab.errors import SourceError
@@ -155,10 +156,15 @@ class EpochBuffer:
         """Forget an attempt."""
         self._change(lambda: self._staging.drop(attempt))
 
-    def seal(self, query: str, epoch: int, chosen: Collection[AttemptId]) -> None:
+    def seal(self, query: str, epoch: int, chosen: Collection[AttemptId]) -> bytes | None:
         """Keep the attempts chosen for an epoch, drop the query's others; see `Staging.seal`.
 
         Chosen attempts that are spooled may have been staged elsewhere, before a restart.
+
+        Returns
+        -------
+        bytes or None
+            The rows of the chosen attempts as an Arrow IPC stream; None if it would be large, or some are not here.
         """
 
         def change() -> list[Held]:
@@ -166,6 +172,43 @@ class EpochBuffer:
             return self._staging.seal(query, epoch, here)
 
         self._change(change)
+        return self._small_copy(query, epoch, sorted(chosen))
+
+    def _small_copy(self, query: str, epoch: int, chosen: Sequence[AttemptId]) -> bytes | None:
+        found = [self._copied(attempt) for attempt in chosen]
+        copies = [copy for copy in found if copy is not None]
+        chunks = [chunk for _, held in copies for chunk in held]
+        if not chunks or len(copies) < len(found) or any(chunk.spilled for chunk in chunks):
+            return None
+        schema = copies[0][0]
+        if sum(chunk.nbytes for chunk in chunks) > COPIED_BYTES or any(other != schema for other, _ in copies):
+            return None
+        return _stream(schema.with_metadata({"query": query, "epoch": str(epoch)}), chunks)
+
+    def copy(self, part: StagedPart) -> bytes | pa.Buffer:
+        """Return the rows of a committed attempt as an Arrow IPC stream; may block. They stay to be read by the source.
+
+        Raises
+        ------
+        SourceError
+            If the source has read them, and they are on no storage.
+        CheckpointError
+            If they cannot be read from storage.
+        """
+        if (staged := self._copied(part.attempt)) is not None:
+            try:
+                return _stream(*staged)
+            except FileNotFoundError:
+                pass  # the source has read a spilled chunk meanwhile
+        if part.file is None or self._spool is None or self._spool.missing([part.file]):
+            raise SourceError(f"{part.attempt}: the job has read its rows, and keeps no copy of them.")
+        return self._spool.contents(part.file)
+
+    def _copied(self, attempt: AttemptId) -> tuple[pa.Schema, tuple[Chunk[Held], ...]] | None:
+        """Return the schema and the chunks of an attempt that the source has not begun to read."""
+        with self._lock:
+            chunks = self._staging.whole(attempt)
+            return None if chunks is None else (self._schemas[attempt], chunks)
 
     def unstage(self, query: str, epoch: int, keep: Collection[AttemptId]) -> None:
         """Drop the attempts of an epoch that are not committed."""
@@ -267,6 +310,11 @@ class EpochBuffer:
         self._aborted.set()
         self._change(self._staging.drop_all)
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _stream(schema: pa.Schema, chunks: Sequence[Chunk[Held]]) -> bytes:
+    held = (chunk.held.read_bytes() if isinstance(chunk.held, Path) else chunk.held for chunk in chunks)
+    return b"".join([memoryview(schema.serialize()), *held, END_OF_STREAM])
 
 
 def _content(held: Held) -> bytes | memoryview:

@@ -46,6 +46,7 @@ class _Attempt(Generic[Held]):
     chunks: deque[Chunk[Held]] = field(default_factory=deque)
     finished: bool = False
     sealed: bool = False
+    begun: bool = False
 
     def nbytes(self, spilled: bool) -> int:
         return sum(chunk.nbytes for chunk in self.chunks if chunk.spilled is spilled)
@@ -101,6 +102,11 @@ class Staging(Generic[Held]):
     def finished(self, attempts: Collection[AttemptId]) -> list[AttemptId]:
         """Return those of some attempts that are staged completely."""
         return [attempt for attempt in attempts if attempt in self._attempts and self._attempts[attempt].finished]
+
+    def whole(self, attempt: AttemptId) -> tuple[Chunk[Held], ...] | None:
+        """Return all chunks of an attempt; None unless it is staged completely and none was taken."""
+        state = self._attempts.get(attempt)
+        return None if state is None or state.begun or not state.finished else tuple(state.chunks)
 
     def is_sealed(self, attempt: AttemptId) -> bool:
         """Return whether an attempt is staged here and was chosen."""
@@ -231,6 +237,7 @@ class Staging(Generic[Held]):
         if not state.chunks:
             del self._attempts[attempt]
             return None
+        state.begun = True
         chunk = state.chunks.popleft()
         self._uncount(state, chunk)
         return chunk
