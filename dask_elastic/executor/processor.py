@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.logic import make_logic, make_timers
+from dask_elastic.executor.logic import AggregateLogic, make_logic, make_timers
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.chosen_rows import ChosenRows, EvaluationCosts
 
 
 class Processor:
@@ -38,6 +39,8 @@ class Processor:
     ----------
     closed : callable
         Called when the task has ended.
+    costs : EvaluationCosts or None
+        Decides how aggregates evaluate functions of rows that are not copied yet; None to copy their columns always.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Processor:
         assert isinstance(operator, Compute)
         self.name = operator.name
         self.closed: Callable[[], None] = lambda: None
+        self.costs: EvaluationCosts | None = None
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
@@ -64,7 +68,7 @@ class Processor:
         if batch.record is not None:
             assert self.timers is not None, "only operators with timers get records that fire them"
             return self.emitter.emit(self.timers.fire(batch, self.error_policy), batch.stamp)
-        rows, hashes = batch.rows, batch.hashes
+        rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
@@ -73,6 +77,15 @@ class Processor:
             return self.logic.process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
         return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
+
+    def _rows(self, batch: Batch) -> pa.RecordBatch | ChosenRows:
+        rows = batch.rows
+        if not isinstance(rows, ChosenRows):
+            return rows
+        if not isinstance(self.logic, AggregateLogic):
+            return rows.copied()
+        rows.costs = self.costs
+        return rows
 
     def close(self) -> None:
         """End the task's session with the store, and its cache of keys."""
