@@ -11,13 +11,14 @@ from dask_elastic.executor.error_policy import Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
-from dask_elastic.routing.hashing import check_keys
-from dask_elastic.state.session import Session
+from dask_elastic.routing.hashing import check_keys, have_no_checks
+from dask_elastic.state.session import Located, Session
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.row_bytes import is_light
 
 
@@ -88,23 +89,28 @@ class AggregateLogic:
         self._bound: _Bound | None = None
 
     def process(
-        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
+        self, rows: pa.RecordBatch | ChosenRows, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
     ) -> list[pa.RecordBatch]:
         """Update the state and return one batch of new values, or none."""
         bound = self._bound or self._bind(rows.schema)
         if not rows.schema.equals(bound.schema):
+            rows = rows.copied() if isinstance(rows, ChosenRows) else rows
             rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
-        keys = self.operator.keys
-        columns = [rows.column(position) for position in bound.keys]
-        located = self.session.locate(rows, keys, hashes, check_keys(columns, keys))
+        located = self.session.locate(rows, self.operator.keys, hashes, self._checks(rows, bound.keys))
         fields = self.session.apply(located, lambda current: bound.bundle.update(current, rows, located.grouping))
         if not self.emits:
             return []
-        # If no key repeats, the rows are those of the keys, and most small columns need no copy.
-        if len(located) < rows.num_rows or not all(map(is_light, columns)):
-            first = pa.array(located.first)
-            columns = [column.take(first) for column in columns]
+        columns = _key_columns(rows, bound.keys, located)
         return [pa.RecordBatch.from_arrays([*columns, *bound.bundle.results(fields).values()], schema=bound.results)]
+
+    def _checks(self, rows: pa.RecordBatch | ChosenRows, positions: list[int]) -> np.ndarray | None:
+        keys = self.operator.keys
+        if isinstance(rows, ChosenRows):
+            # Most keys need no check, and are then not copied.
+            source = [rows.source.column(position) for position in positions]
+            if have_no_checks(source, keys):
+                return None
+        return check_keys([rows.column(position) for position in positions], keys)
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         bundle = Bundle(self._aggregates, schema)
@@ -114,6 +120,18 @@ class AggregateLogic:
         types = [*(schema.field(position).type for position in positions), *bundle.schema.types]
         self._bound = _Bound(schema, bundle, positions, pa.schema([*zip(names, types, strict=True)]))
         return self._bound
+
+
+def _key_columns(rows: pa.RecordBatch | ChosenRows, positions: list[int], located: Located) -> list[pa.Array]:
+    """Return the key columns with one row of each located key."""
+    if isinstance(rows, ChosenRows):
+        return [rows.column_at(position, located.first) for position in positions]
+    columns = [rows.column(position) for position in positions]
+    # If no key repeats, the rows are those of the keys, and most small columns need no copy.
+    if len(located) == rows.num_rows and all(map(is_light, columns)):
+        return columns
+    first = pa.array(located.first)
+    return [column.take(first) for column in columns]
 
 
 class _Bound(NamedTuple):

@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.watermarks import Span
-from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import count_by_shard, order_by_shard, order_few_by_shard
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import FEW_ROWS, Batch
+from dask_elastic.vocab.chosen_rows import ChosenRows
+from dask_elastic.vocab.gather import take_rows
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import StateRecord
 
@@ -95,6 +96,11 @@ class Block(NamedTuple):
 
     def part(self, start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return rows `start` to `stop` of the sorted order, and their hashes; rows of a shard in order of arrival."""
+        rows, hashes = self.chosen(start, stop)
+        return (rows.copied() if isinstance(rows, ChosenRows) else rows), hashes
+
+    def chosen(self, start: int, stop: int) -> tuple[pa.RecordBatch | ChosenRows, np.ndarray]:
+        """Return the same as `part`; rows that are not contiguous are not copied yet."""
         if self.order is None and stop - start == len(self.hashes):
             return self.rows, self.hashes
         if self.order is None:
@@ -103,7 +109,7 @@ class Block(NamedTuple):
         chosen = np.zeros(len(self.order), dtype=np.bool_)
         chosen[self.order[start:stop]] = True
         order = chosen.nonzero()[0]
-        return take_rows(self.rows, order), self.hashes.take(order)
+        return ChosenRows(self.rows, order), self.hashes.take(order)
 
 
 SMALL_BLOCK = 8_192

@@ -12,7 +12,7 @@ from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.asof_join import AsOfJoin
 from dask_elastic.executor.joins.interval_join import IntervalJoin
 from dask_elastic.executor.joins.make_join import make_join
-from dask_elastic.executor.logic import Logic, make_logic, make_timers
+from dask_elastic.executor.logic import AggregateLogic, Logic, make_logic, make_timers
 from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
@@ -20,6 +20,7 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.chosen_rows import ChosenRows, EvaluationCosts
 
 
 class Processor:
@@ -44,6 +45,8 @@ class Processor:
     ----------
     closed : callable
         Called when the task has ended.
+    costs : EvaluationCosts or None
+        Decides how aggregates evaluate functions of rows that are not copied yet; None to copy their columns always.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Processor:
         assert isinstance(operator, Compute)
         self.name = operator.name
         self.closed: Callable[[], None] = lambda: None
+        self.costs: EvaluationCosts | None = None
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
@@ -78,7 +82,7 @@ class Processor:
         if batch.record is not None:
             assert self.firing is not None, "only operators with timers or windows, and joins, get state records"
             return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
-        rows, hashes = batch.rows, batch.hashes
+        rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
         # Which rows are late depends on the event time when they arrived.
         process = self.logic.process
@@ -91,6 +95,15 @@ class Processor:
             return process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
         return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
+
+    def _rows(self, batch: Batch) -> pa.RecordBatch | ChosenRows:
+        rows = batch.rows
+        if not isinstance(rows, ChosenRows):
+            return rows
+        if not isinstance(self.logic, AggregateLogic):
+            return rows.copied()
+        rows.costs = self.costs
+        return rows
 
     def close(self) -> None:
         """End the task's session with the store, and its cache of keys."""

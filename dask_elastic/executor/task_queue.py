@@ -76,14 +76,15 @@ class Work:
         """Size in bytes, from the mean row size of each batch that it has rows of."""
         return int(sum(piece.receipt.row_bytes * piece.length for piece in self.pieces))
 
-    def batch(self) -> Batch:
-        """Return the rows as one batch; copies only if there are several pieces.
+    def batch(self, copied: bool = True) -> Batch:
+        """Return the rows as one batch; copies contiguous rows only if there are several pieces.
 
-        Work of a remote task `keeps` its batch for a replay: it returns the same one again.
+        Work of a remote task `keeps` its batch for a replay: it returns the same one again. Unless they are to be
+        `copied`, the rows of a large block that is shared with other tasks are `ChosenRows`.
         """
         if self._built is not None:
             return self._built
-        built = self._build()
+        built = self._build(copied or self.keeps)
         if self.keeps:
             self._built = built
         return built
@@ -93,10 +94,10 @@ class Work:
         self._built = self.batch()
         self.pieces = []
 
-    def _build(self) -> Batch:
+    def _build(self, copied: bool) -> Batch:
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            rows, hashes = piece.block.part(piece.start, piece.stop)
+            rows, hashes = (piece.block.part if copied else piece.block.chosen)(piece.start, piece.stop)
             receipt = piece.receipt
             return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, receipt.reached)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]

@@ -11,6 +11,7 @@ from dask_elastic.meters.brief_work import BriefWork
 from dask_elastic.meters.counter_rate import CounterRate
 from dask_elastic.meters.edge_rows import EdgeRows
 from dask_elastic.meters.flow_window import FlowWindow
+from dask_elastic.meters.function_costs import FunctionCosts
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
 from dask_elastic.meters.latency_window import LatencyWindow
@@ -28,6 +29,7 @@ __all__ = [
     "CounterRate",
     "EdgeRows",
     "FlowWindow",
+    "FunctionCosts",
     "InlineCost",
     "LatencyHistogram",
     "LatencyWindow",

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.routing.gather import take_rows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
+from dask_elastic.vocab.gather import take_rows
 
 
 def split_by_executor(

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dask_elastic.state.index import KeyIndex, Slots, Words, make_index
+from dask_elastic.state.index import DirectIndex, KeyIndex, Slots, Words, make_index
 
 MakeIndex = Callable[[], KeyIndex]
 
@@ -112,6 +112,11 @@ class KeyTable:
             occupied[placed] = False
             checks, slots = checks[occupied], slots[occupied]
             probes = derived(probes[occupied], checks)
+
+
+def key_cache(make_index: MakeIndex) -> KeyTable:
+    """Return a table for the large batches of one task; such a table finds recent keys faster."""
+    return KeyTable(lambda: DirectIndex(make_index()))
 
 
 def _distinct(hashes: Words) -> tuple[Words, Slots]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import KeyTable, distinct_keys
+from dask_elastic.state.key_table import distinct_keys, key_cache
 from dask_elastic.state.shared_store import SharedStore
 from dask_elastic.state.slot_search import SlotSearch
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
@@ -25,6 +25,9 @@ Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
 Update = Callable[[list[Column]], list[Column]]
 RemainingOf = Callable[[list[Column], int, float], tuple[list[Column], npt.NDArray[np.bool_]]]
 
+MANY_ROWS = 4_096
+"""From this many rows on, the rows of each slot are counted if there are fewer slots than rows: in fewer passes."""
+
 _COUNTING: Slots = np.arange(FEW_ROWS)
 _COUNTING.flags.writeable = False
 
@@ -38,26 +41,32 @@ class Located:
         The slot of each distinct key.
     grouping : Grouping
         The rows by key; group i is the key of `slots[i]`.
-    first : ndarray of intp
-        One row of each group.
     """
 
-    __slots__ = ("_checks", "_hashes", "_key_columns", "_layout", "_rows", "first", "grouping", "slots")
+    __slots__ = ("_checks", "_first", "_hashes", "_key_columns", "_layout", "_rows", "grouping", "slots")
 
     def __init__(
         self,
         slots: Slots,
         grouping: Grouping,
-        first: Slots,
+        first: Slots | None,
         batch: Batch,
         layout: int,
     ) -> None:
         self.slots = slots
         self.grouping = grouping
-        self.first = first
+        self._first = first
         # Needed to locate the keys again if the store is packed in the meantime.
         self._rows, self._key_columns, self._hashes, self._checks = batch
         self._layout = layout
+
+    @property
+    def first(self) -> Slots:
+        """One row of each group."""
+        if self._first is None:
+            self._first = np.empty(len(self.slots), np.intp)
+            self._first[self.grouping.ordinals] = np.arange(len(self.grouping))
+        return self._first
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -79,7 +88,7 @@ class Session(SlotSearch):
         self.gate = gate
         self.closed = False
         self._store = store
-        self._cache = KeyTable(store.make_index)
+        self._cache = key_cache(store.make_index)
         self._layout = -1
         self._owner_version: object = None
         self._has_all = False
@@ -120,7 +129,7 @@ class Session(SlotSearch):
         batch = (rows, key_columns, hashes, check)
         most = self._store.storage.cached_keys
         if most is not None and len(self._cache) > most:
-            self._cache = KeyTable(self._store.make_index)
+            self._cache = key_cache(self._store.make_index)
         while True:
             with self.gate:
                 slots = self._cached(hashes, check)
@@ -306,14 +315,31 @@ class Session(SlotSearch):
         self._require_open()
         store = self._store
         if self._layout != store.layout:
-            self._cache = KeyTable(store.make_index)
+            self._cache = key_cache(store.make_index)
             self._layout = store.layout
         return self._cache.find(hashes, check, store.slots, check is not None or store.has_checks)
 
     def _located(self, slots: Slots, batch: Batch) -> Located:
-        distinct, ordinals, first = _few_grouped(slots) if len(slots) <= FEW_ROWS else self._group(slots)
+        if len(slots) >= MANY_ROWS and self._store.slots.used <= len(slots):
+            distinct, grouping = self._counted(slots)
+            first = None
+        else:
+            distinct, ordinals, first = _few_grouped(slots) if len(slots) <= FEW_ROWS else self._group(slots)
+            grouping = Grouping(ordinals, len(distinct))
         self._require_owned(distinct)
-        return Located(distinct, Grouping(ordinals, len(distinct)), first, batch, self._layout)
+        return Located(distinct, grouping, first, batch, self._layout)
+
+    def _counted(self, slots: Slots) -> tuple[Slots, Grouping]:
+        """Return the distinct slots and the rows by them, if there are fewer slots than rows: in the order of slots."""
+        used = self._store.slots.used
+        counts = np.bincount(slots, minlength=used)
+        distinct = counts.nonzero()[0]
+        if len(distinct) == used:
+            return distinct, Grouping(slots, used, counts)
+        if len(self._scratch) < used:
+            self._scratch = np.empty(self._store.slots.capacity, np.intp)
+        self._scratch[distinct] = np.arange(len(distinct))
+        return distinct, Grouping(self._scratch.take(slots), len(distinct), counts.take(distinct))
 
     def _group(self, slots: Slots) -> tuple[Slots, Slots, Slots]:
         """Return the distinct slots, each row's position among them, and one row of each."""

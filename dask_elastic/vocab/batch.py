@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import StateRecord
 
@@ -22,8 +23,8 @@ class Batch(NamedTuple):
 
     Parameters
     ----------
-    rows : pyarrow.RecordBatch
-        The tuples.
+    rows : pyarrow.RecordBatch or ChosenRows
+        The tuples; `ChosenRows` only where a task at home processes them.
     hashes : numpy.ndarray or None
         Key hashes, ``uint64``, one per row; ``None`` if the target has no key.
     stamp : float
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
         Unix epoch; None before the first one.
     """
 
-    rows: pa.RecordBatch
+    rows: pa.RecordBatch | ChosenRows
     hashes: np.ndarray | None
     stamp: float
     now: float = 0.0

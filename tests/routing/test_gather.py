@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.routing.gather import MANY_ROWS, take_rows
+from dask_elastic.vocab.gather import MANY_ROWS, take_rows
 
 ROWS = 3 * MANY_ROWS
 NUMBERS = np.arange(ROWS)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.state import index as index_module
-from dask_elastic.state.index import KeyIndex, NumpyIndex, PandasIndex, make_index
+from dask_elastic.state.index import DirectIndex, KeyIndex, NumpyIndex, PandasIndex, make_index
 from dask_elastic.state.key_table import KeyTable, derived, distinct_keys
 
-both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex])
+
+def direct_index() -> KeyIndex:
+    return DirectIndex(NumpyIndex())
+
+
+both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex, direct_index])
 words = st.integers(0, 2**64 - 1) | st.integers(0, 8) | st.integers(2**64 - 8, 2**64 - 1)
 
 
@@ -39,6 +45,38 @@ def test_index_finds_the_same_slots_as_a_dict(
         assert found.tolist() == [model.get(word, -1) for word in wanted]
         assert len(index) == len(model)
         assert index.nbytes > 0
+
+
+@settings(deadline=None)
+@given(chunks=st.lists(st.lists(words | st.integers(0, 60).map(lambda bucket: bucket << 52), max_size=30), max_size=5))
+def test_large_batches_are_found_in_the_direct_table(chunks: list[list[int]]) -> None:
+    with mock.patch.object(index_module, "MANY_ROWS", 1):
+        index = DirectIndex(NumpyIndex())
+        model: dict[int, int] = {}
+        for chunk in chunks:
+            wanted = array([*chunk, 0, 1 << 63, *chunk])
+            assert index.lookup(wanted).tolist() == [model.get(word, -1) for word in wanted.tolist()]
+            new = [word for word in dict.fromkeys(chunk) if word not in model]
+            slots = np.arange(len(model), len(model) + len(new))
+            index.insert(array(new), slots)
+            model.update(zip(new, slots.tolist(), strict=True))
+            for _ in range(2):
+                assert index.lookup(wanted).tolist() == [model.get(word, -1) for word in wanted.tolist()]
+
+
+def test_direct_table_is_asked_first_up_to_a_number_of_keys() -> None:
+    inner = NumpyIndex()
+    index = DirectIndex(inner)
+    hashes = np.arange(1, 5_001, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    index.insert(hashes, np.arange(5_000))
+    index.lookup(hashes)
+    with mock.patch.object(inner, "lookup", wraps=inner.lookup) as lookup:
+        assert index.lookup(hashes).tolist() == [*range(5_000)]
+        assert sum(len(call.args[0]) for call in lookup.mock_calls) < 1_500
+        lookup.reset_mock()
+        with mock.patch.object(index_module, "MOST_KEYS", 4_999):
+            assert index.lookup(hashes).tolist() == [*range(5_000)]
+        assert len(lookup.mock_calls[0].args[0]) == 5_000
 
 
 @both

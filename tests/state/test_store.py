@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +85,23 @@ def test_locate_groups_rows_by_key(keys: list[int]) -> None:
     located = session.locate(pa.record_batch({"key": pa.array(keys, pa.int64())}), ["key"], hashed(keys))
     assert [keys[row] for row in located.first[located.grouping.ordinals]] == keys
     assert len(located) == len(set(keys)) == len(set(located.slots.tolist())) == located.grouping.count
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.lists(st.integers(0, 60), max_size=60))
+def test_large_batch_is_grouped_by_counting_if_there_are_fewer_slots_than_rows(
+    keys: list[int], others: list[int]
+) -> None:
+    store = make_store()
+    session = store.session(0)
+    count(session, others)
+    with mock.patch("dask_elastic.state.session.MANY_ROWS", 1):
+        located = session.locate(pa.record_batch({"key": pa.array(keys, pa.int64())}), ["key"], hashed(keys))
+    grouping = located.grouping
+    assert len(located) == grouping.count == len(set(keys))
+    assert [keys[row] for row in located.first[grouping.ordinals]] == keys
+    assert store.slots.hashes[located.slots][grouping.ordinals].tolist() == hashed(keys).tolist()
+    assert grouping.sizes.tolist() == np.bincount(grouping.ordinals).tolist()
 
 
 @indexes

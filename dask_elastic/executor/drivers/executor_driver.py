@@ -352,8 +352,8 @@ class ExecutorDriver:
         taken = None if self.host.ended else self.executor.begin_run(task, self.host.now())
         if taken is not None:
             number, work = taken
-            processor = self._processors[task]
-            outputs, busy = yield partial(processed, self.host, processor, work.batch(), lambda: self.host.ended)
+            processor, batch = self._processors[task], work.batch(copied=False)
+            outputs, busy = yield partial(processed, self.host, processor, batch, lambda: self.host.ended)
             left: list[Delivery] = []
             if outputs and not work.silent:
                 left = yield partial(self.host.deliver_now, outputs)
@@ -404,7 +404,7 @@ class ExecutorDriver:
                         return
 
     def _process(self, processor: Processor, task: int, number: int, work: Work) -> Steps[None]:
-        outputs, busy = yield partial(self.host.process, processor, work.batch())
+        outputs, busy = yield partial(self.host.process, processor, work.batch(copied=False))
         if not work.silent:
             yield partial(self.host.deliver, outputs)
         yield from self._settle(self.executor.done(task, number, busy, self.host.now()))

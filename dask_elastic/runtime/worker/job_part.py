@@ -20,7 +20,7 @@ from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.union_types import union_types
 from dask_elastic.executor.windows.cells import grid_of
-from dask_elastic.meters import CounterRate, EdgeRows
+from dask_elastic.meters import CounterRate, EdgeRows, FunctionCosts
 from dask_elastic.meters.edge_rows import Edge
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
@@ -249,6 +249,7 @@ class JobPart:
 
     def _processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
         processor = Processor(component, task, store, self._spaces, self._error_policy(), home)
+        processor.costs = FunctionCosts(time.thread_time)
         rows = processor.emitter.edge_rows
         self.edge_rows.join(rows)
         processor.closed = functools.partial(self.edge_rows.leave, rows)

@@ -66,6 +66,8 @@ class BoundAggregate(ABC):
         The columns of its state.
     type : DataType
         The Arrow type of its result.
+    reads_chosen : bool
+        Whether `update` reads columns by `ChosenRows.column` and `select` alone, so that only these are copied.
 
     Notes
     -----
@@ -86,6 +88,7 @@ class BoundAggregate(ABC):
 
     fields: tuple[Field, ...]
     type: pa.DataType
+    reads_chosen: bool = False
 
     @abstractmethod
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:

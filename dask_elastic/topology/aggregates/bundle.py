@@ -9,6 +9,7 @@ import pyarrow as pa
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 
@@ -68,8 +69,10 @@ class Bundle:
         """Return the state of `count` keys without rows; see `BoundAggregate.initial`."""
         return [field.initially(count) for field in self.fields]
 
-    def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
+    def update(self, current: Sequence[Values], rows: pa.RecordBatch | ChosenRows, grouping: Grouping) -> list[Values]:
         """Return the state of the groups after some rows; see `BoundAggregate.update`."""
+        if isinstance(rows, ChosenRows) and not all(bound.reads_chosen for bound in self.bound.values()):
+            rows = rows.copied()
         after: list[Values] = []
         for name, bound in self.bound.items():
             after += bound.update(current[self._spans[name]], rows, grouping)

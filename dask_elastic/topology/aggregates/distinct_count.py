@@ -95,6 +95,7 @@ class DistinctCount(Aggregate):
 class _BoundDistinctCount(BoundAggregate):
     """The state of a key is its sorted hashes while they are few, and HyperLogLog registers after that."""
 
+    reads_chosen = True
     fields = (
         Field("hashes", np.dtype(np.uint64), 0, ragged=True),
         Field("registers", np.dtype(np.uint8), 0, ragged=True),

@@ -122,6 +122,8 @@ class Max(_Extreme):
 
 
 class _BoundExtreme(BoundAggregate):
+    reads_chosen = True
+
     def __init__(self, operand: BoundOperand, least: bool) -> None:
         dtype = storage(operand.type)
         assert dtype is not None, "refused when bound"
@@ -155,6 +157,7 @@ _NONE = np.array(None, dtype=object)
 class _BoundObjectExtreme(BoundAggregate):
     """Keeps text, bytes and long decimals as Python objects; None until there is a value."""
 
+    reads_chosen = True
     fields = (Field("value", np.dtype(object), None),)
 
     def __init__(self, operand: BoundOperand, least: bool) -> None:

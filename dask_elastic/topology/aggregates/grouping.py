@@ -17,6 +17,8 @@ class Grouping:
         The group of each row, from 0 to `count` - 1.
     count : int
         The number of groups.
+    sizes : ndarray of intp, optional
+        The number of rows of each group, if the caller knows it.
 
     Notes
     -----
@@ -32,11 +34,11 @@ class Grouping:
 
     __slots__ = ("_order", "_sizes", "_starts", "count", "ordinals")
 
-    def __init__(self, ordinals: npt.NDArray[np.intp], count: int) -> None:
+    def __init__(self, ordinals: npt.NDArray[np.intp], count: int, sizes: npt.NDArray[np.intp] | None = None) -> None:
         self.ordinals = ordinals
         self.count = count
         self._order: npt.NDArray[np.intp] | None = None
-        self._sizes: npt.NDArray[np.intp] | None = None
+        self._sizes = sizes
         self._starts: npt.NDArray[np.intp] | None = None
 
     @classmethod

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology.schema import plain_column, plain_type
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 BatchFunction = Callable[[pa.RecordBatch], Any]
@@ -100,9 +101,15 @@ class BoundOperand:
                 f"determines its type: {type(error).__name__}: {error}. Name every column it reads in columns=[...]"
             ) from error
 
-    def _evaluate(self, rows: pa.RecordBatch) -> pa.Array:
+    def _evaluate(self, rows: pa.RecordBatch | ChosenRows) -> pa.Array:
+        if isinstance(rows, ChosenRows):
+            return rows.evaluated(self._values, self._columns)
+        return self._values(rows.select(self._columns))
+
+    def _values(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return what the function returns for its columns, as an array."""
         assert not isinstance(self._of, str)
-        values = self._of(rows.select(self._columns))
+        values = self._of(rows)
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
         elif not isinstance(values, pa.Array):
@@ -116,7 +123,7 @@ class BoundOperand:
             )
         return values
 
-    def array(self, rows: pa.RecordBatch) -> pa.Array:
+    def array(self, rows: pa.RecordBatch | ChosenRows) -> pa.Array:
         """Return the operand's values for the rows, in the plain type."""
         if not isinstance(self._of, str):
             return plain_column(self._evaluate(rows), self.type)

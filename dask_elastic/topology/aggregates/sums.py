@@ -66,6 +66,7 @@ class Count(Aggregate):
 
 
 class _BoundCount(BoundAggregate):
+    reads_chosen = True
     fields = (Field("count", np.dtype(np.int64), 0),)
     type = pa.int64()
 
@@ -156,6 +157,7 @@ def _sum_type(type_: pa.DataType, owner: str) -> pa.DataType:
 
 
 class _BoundIntegerSum(BoundAggregate):
+    reads_chosen = True
     fields = (Field("sum", np.dtype(np.int64), 0), Field("present", np.dtype(np.bool_), False))
 
     def __init__(self, operand: BoundOperand, type_: pa.DataType, owner: str) -> None:
@@ -179,6 +181,7 @@ class _BoundIntegerSum(BoundAggregate):
 
 
 class _BoundFloatSum(BoundAggregate):
+    reads_chosen = True
     fields = (Field("sum", np.dtype(np.float64), 0.0), Field("present", np.dtype(np.bool_), False))
     type = pa.float64()
 
@@ -256,6 +259,7 @@ class Mean(Aggregate):
 
 
 class _BoundMean(BoundAggregate):
+    reads_chosen = True
     fields = (Field("sum", np.dtype(np.float64), 0.0), Field("count", np.dtype(np.int64), 0))
     type = pa.float64()
 

@@ -109,6 +109,8 @@ class TopK(Aggregate):
 
 
 class _BoundTopK(BoundAggregate):
+    reads_chosen = True
+
     def __init__(self, operand: BoundOperand, k: int) -> None:
         self.fields: tuple[Field, ...] = (_field("values", operand.type),)
         self.type = pa.list_(operand.type)

@@ -266,6 +266,7 @@ class _Custom(UserAggregate):
 
 
 class _BoundUserAggregate(BoundAggregate):
+    reads_chosen = True
     fields = (Field("accumulator", np.dtype(object), None), Field("present", np.dtype(np.bool_), False))
 
     def __init__(self, aggregate: UserAggregate) -> None:

@@ -51,14 +51,33 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     >>> take_rows(rows, np.array([2, 0])).to_pydict()
     {'number': [3, 1], 'plane': ['N103US', 'N10156']}
     """
-    indices = pa.array(order)
     if len(order) < MANY_ROWS or not rows.num_columns:
-        return rows.take(indices)
-    columns: list[pa.Array] = []
-    for column in rows.columns:
-        taken = _take_sized(column, order)
-        columns.append(column.take(indices) if taken is None else taken)
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+        return rows.take(pa.array(order))
+    return pa.RecordBatch.from_arrays([take_column(column, order) for column in rows.columns], schema=rows.schema)
+
+
+def take_column(column: pa.Array, order: Order) -> pa.Array:
+    """Return the values with the given numbers, in the given order; see `take_rows`.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        The values.
+    order : numpy.ndarray of int
+        Numbers of values, from 0; the caller ensures that none is negative.
+
+    Returns
+    -------
+    pyarrow.Array
+        The values, of the same type.
+
+    Examples
+    --------
+    >>> take_column(pa.array(["N10156", "N102UW"]), np.array([1, 0])).to_pylist()
+    ['N102UW', 'N10156']
+    """
+    taken = None if len(order) < MANY_ROWS else _take_sized(column, order)
+    return column.take(pa.array(order)) if taken is None else taken
 
 
 def _take_sized(column: pa.Array, order: Order) -> pa.Array | None:
