@@ -27,12 +27,12 @@ class CutSource(Protocol):
         """The slots."""
         ...
 
-    def exclusively(self) -> AbstractContextManager[None]:
-        """Hold the store's lock and all gates, so that no other thread accesses the slots."""
+    def held(self) -> AbstractContextManager[object]:
+        """Hold the store's lock, so that its arrays are not replaced."""
         ...
 
     def rows_of(self, slots: Slots, deleted: npt.NDArray[np.bool_]) -> StateRows:
-        """Return a copy of the state of slots; the caller holds the lock and all gates."""
+        """Return a copy of the state of slots, which no other thread changes; the caller holds the lock."""
         ...
 
     def keys_of(self, slots: Slots) -> pa.RecordBatch:

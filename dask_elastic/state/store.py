@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import numpy.typing as npt
@@ -224,17 +224,13 @@ class KeyedStore(StoredKeys):
                 self.slots.clear_changes()
             return parts
 
-    def exclusively(self) -> AbstractContextManager[None]:
-        """Hold the store's lock and all gates, so that no other thread accesses the slots."""
-        return self._exclusively()
-
-    @contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        with self._lock, self._all_gates():
-            yield
+    def held(self) -> AbstractContextManager[object]:
+        """Hold the store's lock, so that its arrays are not replaced."""
+        lock: AbstractContextManager[object] = self._lock  # type: ignore[assignment]
+        return lock
 
     def rows_of(self, slots: Slots, deleted: npt.NDArray[np.bool_]) -> StateRows:
-        """Return a copy of the state of slots; the caller holds the lock and all gates."""
+        """Return a copy of the state of slots, which no other thread changes; the caller holds the lock."""
         arrays = self.slots
         identity = arrays.hashes.take(slots), arrays.checks.take(slots), arrays.shards.take(slots)
         values = [column.take(slots) for column in arrays.values]

@@ -59,9 +59,10 @@ class DeferredCut:
 
     Notes
     -----
-    A byte for each slot says whether it is still to be copied. The thread that reads the rows copies them in parts,
-    and holds the store's lock and all gates for each part only. A task that changes a slot first passes its row to
-    `keep`. So each row is copied once: under all gates, or under the gate of the only task that may change it.
+    A byte for each slot says whether it is still to be copied. The thread that reads the rows copies them in parts, and
+    holds the store's lock for each part only, so that the arrays are not replaced. A task that changes a slot first
+    passes its row to `keep`. Both do this under a lock of the cut, so each row is copied once, and never while it
+    changes. The order of locks is store, gates, cut, then those of columns.
 
     If there is no space for rows to keep, the cut fails, and the tasks go on.
     """
@@ -70,6 +71,7 @@ class DeferredCut:
         arrays = store.slots
         self._store = store
         self._error: StateDiskError | None = None
+        self._lock = arrays.make_lock()
         self._used: int = arrays.used
         self._left = MappedArray(files, np.dtype(np.uint8), self._used)
         self._count = 0
@@ -85,19 +87,19 @@ class DeferredCut:
         if self._error is not None:
             return
         old = slots[slots < self._used]
-        left = self._left.take(old)
-        chosen = left != 0
-        if not chosen.any():
-            return
-        old = old[chosen]
-        try:
-            for some in arrays.portions(old):
-                self._kept.add(_rows_of(arrays, some, self._left.take(some) == _DELETED), some)
-        except StateDiskError as error:
-            self._error = error
-            return
-        # Last: the reader takes kept rows once no slot of their range is left.
-        self._left[old] = 0
+        with self._lock:
+            left = self._left.take(old)
+            old = old[left != 0]
+            if not len(old):
+                return
+            try:
+                for some in arrays.portions(old):
+                    self._kept.add(_rows_of(arrays, some, self._left.take(some) == _DELETED), some)
+            except StateDiskError as error:
+                self._error = error
+                return
+            # Last: the reader takes kept rows once no slot of their range is left.
+            self._left[old] = 0
 
     def rows(self) -> EncodedRows:
         """Return the rows, which can be read once."""
@@ -119,7 +121,7 @@ class DeferredCut:
             for batch in self._kept_of(slots):
                 count += batch.num_rows
                 yield batch
-        with self._store.exclusively():
+        with self._store.held():
             self._check()
             # Tasks no longer look whether they have to keep rows.
             self._store.slots.watch(None)
@@ -132,7 +134,7 @@ class DeferredCut:
     def _copied(self, slots: range) -> Iterator[pa.RecordBatch]:
         # A slot that is not left never will be again: only this thread and `keep` change it, both to zero.
         while len(self._next_of(slots)):
-            with self._store.exclusively():
+            with self._store.held(), self._lock:
                 self._check()
                 left = self._next_of(slots)
                 if not len(left):
