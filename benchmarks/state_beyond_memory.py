@@ -4,11 +4,11 @@ One worker process with a memory limit; Dask's nanny restarts it if it exceeds t
 The state is filled with one row for each key. Then rows of random keys follow, uniform and with Zipf's distribution of
 exponent 1, for `--seconds` each: once with the files in the page cache of the system, and once while their pages are
 evicted every 200 ms (`cold`), as on a machine without other memory. Each step prints one JSON line; `held` is the
-longest time for which a checkpoint held the input. At the end the process is killed, and the state of the restarted job
-compared with the number of rows sent.
+longest time for which a checkpoint held the input. At the end the state is compared with the number of rows sent;
+with `--kill` the process is killed before, and the job restarts.
 
-    python benchmarks/state_beyond_memory.py [--memory-mb 400] [--times 10] [--value-bytes 400] [--seconds 20]
-        [--interval 10] [--batch 4096] [--folder /tmp]
+    python benchmarks/state_beyond_memory.py [--memory-mb 480] [--times 10] [--value-bytes 1000] [--seconds 10]
+        [--interval 10] [--batch 1024] [--kill] [--folder /tmp]
 """
 
 from __future__ import annotations
@@ -220,6 +220,18 @@ def steps(client: Client, given: argparse.Namespace, folder: Path) -> None:
                 found = run.measured(kind, lambda: time.monotonic() > end)  # noqa: B023
             word.write_text("wait")
             show({**found, "cold": cold})
+    if given.kill:
+        show(killed(run, checkpoints, keys, given.batch))
+    else:
+        job.checkpoint()
+        word.write_text("end")
+        job.wait(progress=False)
+        show({"step": "end", "rows": counted(checkpoints, keys)})
+
+
+def killed(run: Run, checkpoints: str, keys: int, batch: int) -> dict[str, Any]:
+    """Kill the worker; returns how long its state takes to come back, and checks it."""
+    client, job = run.client, run.job
     job.checkpoint()
     [pid] = client.run(os.getpid).values()
     generation, before = job._describe().generation, counted(checkpoints, keys)
@@ -232,26 +244,27 @@ def steps(client: Client, given: argparse.Namespace, folder: Path) -> None:
     )
     seconds = time.monotonic() - began
     run.pids = client.run(os.getpid)
-    word.write_text("uniform")
+    run.word.write_text("uniform")
     wait_for(lambda: run.rows() > 0, "rows are processed")
-    word.write_text("end")
+    run.word.write_text("end")
     job.wait(progress=False)
     after = counted(checkpoints, keys)
     assert client.run(os.getpid) == run.pids, "the worker was restarted again: it exceeded its memory"
-    assert (after - keys) % given.batch == 0, (before, after)
+    assert (after - keys) % batch == 0, (before, after)
     assert after > before, (before, after)
-    show({"step": "kill", "restored_and_checkpointed_after_s": round(seconds, 1), "rows": after})
+    return {"step": "kill", "restored_and_checkpointed_after_s": round(seconds, 1), "rows": after}
 
 
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--memory-mb", type=int, default=400, help="the memory limit of the worker")
+    parser.add_argument("--memory-mb", type=int, default=480, help="the memory limit of the worker")
     parser.add_argument("--times", type=float, default=10, help="the size of the state by this limit")
-    parser.add_argument("--value-bytes", type=int, default=400)
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--value-bytes", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--interval", type=float, default=10, help="seconds between checkpoints")
-    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--kill", action="store_true", help="at last kill the worker, and restore the state")
     parser.add_argument("--store", default="disk", choices=("disk", "auto"))
     parser.add_argument("--folder", default=tempfile.gettempdir())
     given = parser.parse_args()

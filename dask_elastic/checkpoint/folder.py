@@ -131,6 +131,7 @@ class CheckpointFolder:
             within(
                 lambda: seconds_for(measured.nbytes) + measured.supply_seconds,
                 lambda: self._files.write(path, measured),
+                self.url,
             )
         except CheckpointError:
             raise
@@ -306,9 +307,8 @@ class CheckpointFolder:
         except Exception as error:
             raise self._failure(step, path, error) from error
 
-    @staticmethod
-    def _within(nbytes: int, action: Callable[[], _Result]) -> _Result:
-        return within(lambda: seconds_for(nbytes), action)
+    def _within(self, nbytes: int, action: Callable[[], _Result]) -> _Result:
+        return within(lambda: seconds_for(nbytes), action, self.url)
 
     def _failure(self, step: str, path: str, error: Exception) -> CheckpointError:
         where = self.where(path)
