@@ -10,7 +10,7 @@ from dataclasses import replace
 from dask_elastic.checkpoint.accepted import copy_accepted
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.file_ref import FileRef
-from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.folder import CheckpointFolder, parts_of
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
@@ -91,7 +91,7 @@ def copy_checkpoint(
     try:
         for file in copied.files:
             if not _is_copied(file, target):
-                target.write(file.path, [source.read(file)], file.rows)
+                target.write(file.path, parts_of(source.open(file)), file.rows)
                 written.append(file.path)
         files = []
         for accepted_file, path in accepted:
@@ -110,6 +110,6 @@ def copy_checkpoint(
 
 def _is_copied(file: FileRef, target: CheckpointFolder) -> bool:
     with suppress(CheckpointCorrupt):
-        target.read(file)
+        target.open(file)
         return True
     return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dask_elastic.checkpoint.file_ref import checksum
+from dask_elastic.checkpoint.envelope import enveloped, opened
 from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, EpochRecord, SpoolFile, StagedPart
-from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+from dask_elastic.vocab.errors import CheckpointCorrupt
 
 FORMAT = 1
 """The version of the format that this version of dask_elastic writes; it reads all up to it."""
@@ -36,7 +36,7 @@ def to_bytes(record: EpochRecord) -> bytes:
     True
     """
     body = json.dumps(_described(record), indent=1).encode()
-    return f"{_MARK} {_envelope(FORMAT, body)}\n".encode() + body
+    return enveloped(_MARK, FORMAT, body)
 
 
 def from_bytes(contents: bytes, where: str, number: int) -> EpochRecord:
@@ -63,27 +63,10 @@ def from_bytes(contents: bytes, where: str, number: int) -> EpochRecord:
     CheckpointError
         When a newer version of dask_elastic wrote it.
     """
-    first, _, body = contents.partition(b"\n")
-    described = first.decode(errors="replace")
-    words = described.split()
-    if not described.startswith(f"{_MARK} ") or len(words) != 5 or not words[3].isdecimal():
-        raise CheckpointCorrupt(where, f"a first line {_MARK!r} with version and checksum", repr(described[:80]))
-    wanted = _envelope(int(words[3]), body)
-    if described != f"{_MARK} {wanted}":
-        raise CheckpointCorrupt(where, f"checksum {words[4]}", wanted.split()[-1])
-    if int(words[3]) > FORMAT:
-        raise CheckpointError(
-            f"{where} has format {words[3]}, which a newer version of dask_elastic wrote; this version reads formats "
-            f"up to {FORMAT}. Upgrade dask_elastic on the scheduler."
-        )
-    record = _loaded(json.loads(body))
+    record = _loaded(json.loads(opened(_MARK, FORMAT, contents, where)))
     if record.number != number:
         raise CheckpointCorrupt(where, f"the record of number {number}", f"that of number {record.number}")
     return record
-
-
-def _envelope(version: int, body: bytes) -> str:
-    return f"{version} {checksum(f'{version} '.encode() + body)}"
 
 
 def _described(record: EpochRecord) -> dict[str, Any]:

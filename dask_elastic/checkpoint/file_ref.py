@@ -70,7 +70,23 @@ class FileRef:
             When size or checksum differ.
         """
         self.check_size(where, memoryview(contents).nbytes)
-        found = checksum(contents)
+        self.check_checksum(where, checksum(contents))
+
+    def check_checksum(self, where: str, found: str) -> None:
+        """Raise `CheckpointCorrupt` if a checksum differs from that of what was written.
+
+        Parameters
+        ----------
+        where : str
+            The file's full path, for the message.
+        found : str
+            The checksum of what was read.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            When it differs.
+        """
         if found != self.checksum:
             raise CheckpointCorrupt(where, f"checksum {self.checksum}", found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from dask_elastic.checkpoint.remote_files import RemoteFiles
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 Files: TypeAlias = LocalFiles | RemoteFiles
+_PART_BYTES = 16 << 20
 _Result = TypeVar("_Result")
 
 
@@ -130,6 +131,7 @@ class CheckpointFolder:
             within(
                 lambda: seconds_for(measured.nbytes) + measured.supply_seconds,
                 lambda: self._files.write(path, measured),
+                self.url,
             )
         except CheckpointError:
             raise
@@ -223,6 +225,47 @@ class CheckpointFolder:
         ref.check(self.where(ref.path), contents)
         return contents
 
+    def open(self, ref: FileRef) -> pa.NativeFile:
+        """Check a file, and open it; a large one in a local folder is never in memory as a whole.
+
+        Parameters
+        ----------
+        ref : FileRef
+            The file.
+
+        Returns
+        -------
+        NativeFile
+            At its beginning.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            When it is missing or damaged.
+        CheckpointError
+            When the storage fails.
+        """
+        if ref.nbytes <= _PART_BYTES:
+            return pa.BufferReader(self.read(ref))
+        try:
+            return self._within(ref.nbytes, lambda: self._opened(ref))
+        except FileNotFoundError:
+            raise CheckpointCorrupt(self.where(ref.path), f"{ref.nbytes:,} bytes", "no such file") from None
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise self._failure("read", ref.path, error) from error
+
+    def _opened(self, ref: FileRef) -> pa.NativeFile:
+        file = self._files.open(ref.path)
+        ref.check_size(self.where(ref.path), file.size())
+        measured = Measured(parts_of(file))
+        for _ in measured:
+            pass
+        ref.check_checksum(self.where(ref.path), measured.checksum)
+        file.seek(0)
+        return file
+
     def read_unchecked(self, path: str, nbytes: int = 0) -> pa.Buffer:
         """Read a file that carries its own checksum; raise FileNotFoundError if there is none.
 
@@ -264,9 +307,8 @@ class CheckpointFolder:
         except Exception as error:
             raise self._failure(step, path, error) from error
 
-    @staticmethod
-    def _within(nbytes: int, action: Callable[[], _Result]) -> _Result:
-        return within(lambda: seconds_for(nbytes), action)
+    def _within(self, nbytes: int, action: Callable[[], _Result]) -> _Result:
+        return within(lambda: seconds_for(nbytes), action, self.url)
 
     def _failure(self, step: str, path: str, error: Exception) -> CheckpointError:
         where = self.where(path)
@@ -279,3 +321,9 @@ class CheckpointFolder:
             f"cannot {step} {where}: {type(error).__name__}: {error}. Check that the folder exists or can be created, "
             "that the scheduler and all workers may write to it, and that the storage has space."
         )
+
+
+def parts_of(file: pa.NativeFile) -> Iterator[pa.Buffer]:
+    """Yield what is left of a file in parts that fit in memory."""
+    while part := file.read_buffer(_PART_BYTES):
+        yield part

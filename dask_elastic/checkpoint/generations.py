@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 
 from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.vocab.errors import CheckpointError
+from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded
 
 _FOLDER = "generations"
 _KEPT = 16
@@ -65,7 +65,7 @@ def may_run(folder: CheckpointFolder, before: int | None = None) -> bool:
     return newest > 0 and f"{newest:06d}{_END}" not in names
 
 
-def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "") -> int:
+def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "", owned: int | None = None) -> int:
     """Reserve the number of a new generation, before anything of it starts.
 
     Parameters
@@ -76,6 +76,8 @@ def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "") -
         The generation is higher than this.
     owner : str, optional
         Who reserves it; see `is_owned`.
+    owned : int, optional
+        The newest generation of the caller, who only continues a job that no other scheduler has continued since.
 
     Returns
     -------
@@ -84,6 +86,8 @@ def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "") -
 
     Raises
     ------
+    CheckpointSuperseded
+        When another scheduler has reserved a generation after `owned`, also at the same time.
     CheckpointError
         When the number cannot be written down, or other processes keep reserving numbers.
 
@@ -103,10 +107,30 @@ def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "") -
             for name in sorted(names):
                 if re.split("[-.]", name)[0] in forgotten:
                     folder.delete(f"{_FOLDER}/{name}")
+            if owned is not None:
+                _check_between(folder, owned, number, owner)
             return number
     raise CheckpointError(
         f"{folder.url}: other processes have reserved {_ATTEMPTS} generations meanwhile. Give each job a folder of its "
         "own, and stop all schedulers but one."
+    )
+
+
+def _check_between(folder: CheckpointFolder, owned: int, reserved: int, owner: str) -> None:
+    """Withdraw a reservation if another scheduler has reserved a generation before it, and after the owned one."""
+    between = (int(name) for name in folder.sizes(_FOLDER) if name.isdecimal())
+    for number in sorted(between):
+        if owned < number < reserved and not (owner and is_owned(folder, number, owner)):
+            # Otherwise the other scheduler would find this one, and neither would continue the job.
+            folder.delete(f"{_FOLDER}/{reserved:06d}")
+            raise superseded(folder, number, owned)
+
+
+def superseded(folder: CheckpointFolder, newest: int, generation: int) -> CheckpointSuperseded:
+    """Return the error for a scheduler whose job another one has continued."""
+    return CheckpointSuperseded(
+        f"{folder.url}: another scheduler has continued the job as generation {newest}, this is generation "
+        f"{generation}. Stop the job here; only the newest generation completes checkpoints."
     )
 
 
@@ -225,7 +249,8 @@ def recorded_bases(folder: CheckpointFolder) -> dict[int, int]:
 def is_superseded(bases: Mapping[int, int], generation: int, checkpoint: int) -> bool:
     """Whether a later generation has begun from an earlier checkpoint, so that this one must not be used.
 
-    The later generation replays rows that the checkpoint covers, and has deleted what sinks had prepared for it.
+    The later generation replays rows that the checkpoint covers, and has deleted what sinks had prepared for it. This
+    does not hold if a still later one has begun from the checkpoint.
 
     Parameters
     ----------
@@ -241,4 +266,11 @@ def is_superseded(bases: Mapping[int, int], generation: int, checkpoint: int) ->
     bool
         Whether it is superseded.
     """
-    return any(later > generation and base < checkpoint for later, base in bases.items())
+    # A record that storage has written late, of a generation that never started, supersedes nothing that a later
+    # generation has begun from: that one would have found the record of a generation that has started.
+    return any(
+        later > generation
+        and base < checkpoint
+        and not any(number > later and begun == checkpoint for number, begun in bases.items())
+        for later, base in bases.items()
+    )

@@ -85,6 +85,10 @@ class LocalFiles:
         with pa.OSFile(str(self._root / path)) as file:
             return file.read_buffer()
 
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a file to read it in parts; raise FileNotFoundError if there is none."""
+        return pa.OSFile(str(self._root / path))
+
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files in a folder by name, hidden ones included."""
         return {entry.name: entry.stat().st_size for entry in self._entries(folder) if entry.is_file()}

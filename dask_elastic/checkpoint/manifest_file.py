@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from dask_elastic.checkpoint.chain import Chain, ChainLink
-from dask_elastic.checkpoint.file_ref import FileRef, checksum
+from dask_elastic.checkpoint.envelope import enveloped, opened
+from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.pickled import Pickled
-from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+from dask_elastic.vocab.errors import CheckpointCorrupt
 
 FORMAT = 1
 """The version of the format that this version of dask_elastic writes; it reads all up to it."""
 
-_MARK = "dask_elastic checkpoint"
+_MARK = "dask_elastic checkpoint format"
 
 
 def path_of(number: int) -> str:
@@ -55,7 +56,7 @@ def to_bytes(manifest: Manifest) -> bytes:
     'delays'
     """
     body = json.dumps(_manifest(manifest), indent=1).encode()
-    return f"{_MARK} {_envelope(FORMAT, body)}\n".encode() + body
+    return enveloped(_MARK, FORMAT, body)
 
 
 def from_bytes(contents: bytes, where: str, number: int) -> Manifest:
@@ -82,27 +83,10 @@ def from_bytes(contents: bytes, where: str, number: int) -> Manifest:
     CheckpointError
         When a newer version of dask_elastic wrote it.
     """
-    first, _, body = contents.partition(b"\n")
-    described = first.decode(errors="replace")
-    words = described.split()
-    if not described.startswith(f"{_MARK} format ") or len(words) != 5 or not words[3].isdecimal():
-        raise CheckpointCorrupt(where, f"a first line {_MARK!r} with format and checksum", repr(described[:80]))
-    wanted = _envelope(int(words[3]), body)
-    if described != f"{_MARK} {wanted}":
-        raise CheckpointCorrupt(where, f"checksum {words[4]}", wanted.split()[-1])
-    if int(words[3]) > FORMAT:
-        raise CheckpointError(
-            f"{where} has format {words[3]}, which a newer version of dask_elastic wrote; this version reads formats "
-            f"up to {FORMAT}. Upgrade dask_elastic on the client, the scheduler and all workers."
-        )
-    loaded = _loaded(json.loads(body))
+    loaded = _loaded(json.loads(opened(_MARK, FORMAT, contents, where)))
     if loaded.number != number:
         raise CheckpointCorrupt(where, f"the manifest of checkpoint {number}", f"that of checkpoint {loaded.number}")
     return loaded
-
-
-def _envelope(version: int, body: bytes) -> str:
-    return f"format {version} {checksum(f'{version} '.encode() + body)}"
 
 
 def _manifest(manifest: Manifest) -> dict[str, Any]:

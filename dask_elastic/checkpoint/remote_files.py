@@ -74,6 +74,10 @@ class RemoteFiles:
         """Return the contents of a file; raise FileNotFoundError if there is none."""
         return pa.py_buffer(self._filesystem.cat_file(self._path(path)))
 
+    def open(self, path: str) -> pa.NativeFile:
+        """Return the contents of a file as a file; raise FileNotFoundError if there is none."""
+        return pa.BufferReader(self.read(path))
+
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files in a folder by name."""
         return {_name(entry): int(entry["size"]) for entry in self._entries(folder) if entry["type"] == "file"}

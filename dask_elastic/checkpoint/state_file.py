@@ -72,15 +72,15 @@ class StateFile:
     ----------
     header : StateHeader
         What it contains.
-    contents : Buffer
+    contents : NativeFile
         The whole file.
     """
 
     header: StateHeader
-    contents: pa.Buffer = field(repr=False)
+    contents: pa.NativeFile = field(repr=False)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as batches for `KeyedStore.install`, without a copy.
+        """Yield the rows as batches for `KeyedStore.install`.
 
         Yields
         ------
@@ -176,7 +176,7 @@ def read(folder: CheckpointFolder, ref: FileRef) -> StateFile:
     CheckpointError
         When a newer version of dask_elastic wrote it.
     """
-    contents = folder.read(ref)
+    contents = folder.open(ref)
     where = folder.where(ref.path)
     try:
         metadata = pa.ipc.open_stream(contents).schema.metadata or {}
@@ -200,8 +200,7 @@ def _encoded(
     options = pa.ipc.IpcWriteOptions(compression=compression)
     pending = _Pending()
     writer = schema = None
-    for part in parts:
-        batch = part.encoded()
+    for batch in (batch for part in parts for batch in part.batches()):
         batch = batch.replace_schema_metadata({**(batch.schema.metadata or {}), **metadata})
         if writer is None or not batch.schema.equals(schema):
             if writer is not None:
@@ -243,10 +242,10 @@ class _Pending:
         return drained
 
 
-def _streams(contents: pa.Buffer) -> Iterator[Any]:
-    source = pa.BufferReader(contents)
-    while source.tell() < source.size():
-        yield pa.ipc.open_stream(source)
+def _streams(contents: pa.NativeFile) -> Iterator[Any]:
+    contents.seek(0)
+    while contents.tell() < contents.size():
+        yield pa.ipc.open_stream(contents)
 
 
 def _metadata(header: StateHeader, parts: Sequence[StateRows | EncodedRows]) -> dict[bytes, bytes]:

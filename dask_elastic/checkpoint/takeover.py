@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from dask_elastic.checkpoint.catalog import Catalog
-from dask_elastic.checkpoint.generations import is_owned, newest_generation, next_generation, record_base
+from dask_elastic.checkpoint.generations import is_owned, newest_generation, next_generation, record_base, superseded
 from dask_elastic.checkpoint.manifest import Manifest
-from dask_elastic.vocab.errors import CheckpointSuperseded
 
 R = TypeVar("R")
 StorageSteps: TypeAlias = Generator[Callable[[], Any], Any, R]
@@ -53,7 +52,7 @@ def reserve_generation(
     if owned is not None:
         # Otherwise a lost scheduler would take the job back, and the two would do so in turns.
         yield from check_newest(catalog, owned, owner)
-    generation: int = yield partial(next_generation, catalog.folder, above, owner)
+    generation: int = yield partial(next_generation, catalog.folder, above, owner, owned)
     return generation
 
 
@@ -156,10 +155,7 @@ def check_newest(catalog: Catalog, generation: int, owner: str = "") -> StorageS
     """
     newest = yield partial(newest_generation, catalog.folder)
     if newest > generation and not (owner and (yield partial(is_owned, catalog.folder, newest, owner))):
-        raise CheckpointSuperseded(
-            f"{catalog.folder.url}: another scheduler has continued the job as generation {newest}, this is "
-            f"generation {generation}. Stop the job here; only the newest generation completes checkpoints."
-        )
+        raise superseded(catalog.folder, newest, generation)
 
 
 def requested(steps: StorageSteps[R]) -> R:

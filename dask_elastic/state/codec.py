@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,35 +54,31 @@ class StateRows:
                 kinds.update(map(type, values))
         return frozenset(kinds)
 
-    def encoded(self) -> pa.RecordBatch:
-        """Return the rows as a batch; see `encode`."""
-        return encode(self)
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as one batch; see `encode`."""
+        yield encode(self)
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows that were encoded before and are read from a file when they are needed.
+    """Rows that are copied from files when they are needed, in parts that fit in memory one at a time.
 
     Parameters
     ----------
     count : int
         The number of rows.
     kinds : frozenset of type
-        The classes of all Python objects in them.
-    read : callable
-        Returns the batch that `encode` returned.
+        The classes of Python objects that they may have.
+    batches : callable
+        Yields the rows as `encode` returns them; called once.
     """
 
     count: int
     kinds: frozenset[type]
-    read: Callable[[], pa.RecordBatch]
+    batches: Callable[[], Iterator[pa.RecordBatch]]
 
     def __len__(self) -> int:
         return self.count
-
-    def encoded(self) -> pa.RecordBatch:
-        """Return the batch that `encode` returned."""
-        return self.read()
 
 
 def encode(state: StateRows) -> pa.RecordBatch:

@@ -67,6 +67,12 @@ class RaggedColumn:
         self._lengths: npt.NDArray[np.int64] = arrays.zeros(np.dtype(np.int64), capacity)
         self._data: npt.NDArray[Any] = arrays.zeros(dtype, _FIRST_ROOM)
         self._used = 0
+        self._elements = 0
+
+    @property
+    def nbytes_in_use(self) -> int:
+        """The bytes of the elements of all lists."""
+        return self._elements * self.dtype.itemsize
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -109,7 +115,9 @@ class RaggedColumn:
         """
         lengths = lists.lengths
         with self._lock:
-            same = lengths == self._lengths.take(slots)
+            before = self._lengths.take(slots)
+            self._elements += int(lengths.sum()) - int(before.sum())
+            same = lengths == before
             if same.all():
                 _scatter(self._data, self._starts.take(slots), lengths, lists.values)
                 return
@@ -147,6 +155,7 @@ class RaggedColumn:
     def clear(self, slots: Slots) -> None:
         """Empty the slots' lists."""
         with self._lock:
+            self._elements -= int(self._lengths.take(slots).sum())
             self._lengths[slots] = 0
 
     def lengths(self, slots: Slots) -> npt.NDArray[np.int64]:

@@ -45,6 +45,8 @@ class SlotArrays:
         The fields of state.
     make_lock : callable, optional
         Makes the locks of ragged columns.
+    shards : int, optional
+        The number of shards.
 
     Attributes
     ----------
@@ -58,11 +60,14 @@ class SlotArrays:
         The state, one column per field. An empty slot holds the initial values.
     used : int
         The number of allocated slots; the arrays are longer.
+    make_lock : callable
+        Makes locks.
     """
 
-    def __init__(self, fields: Sequence[Field], make_lock: MakeLock = NoLock) -> None:
+    def __init__(self, fields: Sequence[Field], make_lock: MakeLock = NoLock, shards: int = 0) -> None:
         self.fields = tuple(fields)
-        self._make_lock = make_lock
+        self.make_lock = make_lock
+        self._shards = shards
         self.used = 0
         self._make_columns(_FIRST_CAPACITY)
 
@@ -85,7 +90,7 @@ class SlotArrays:
         return [some for some in np.split(slots, np.flatnonzero(np.diff(part)) + 1) if len(some)]
 
     def _fresh(self, field: Field, capacity: int) -> Any:
-        return RaggedColumn(field.dtype, capacity, self._make_lock) if field.ragged else field.fresh(capacity)
+        return RaggedColumn(field.dtype, capacity, self.make_lock) if field.ragged else field.fresh(capacity)
 
     @property
     def capacity(self) -> int:
@@ -140,6 +145,10 @@ class SlotArrays:
                 column[slots] = new
         self.marks[slots] = mark
 
+    def set_marks(self, slots: Slots, marks: npt.NDArray[np.uint8]) -> None:
+        """Set the marks of slots, whose values stay."""
+        self.marks[slots] = marks
+
     def reset(self, slots: Slots, mark: int = EMPTY) -> None:
         """Set slots to their initial state."""
         for column, field in zip(self.values, self.fields, strict=True):
@@ -174,6 +183,23 @@ class SlotArrays:
             changed += np.bincount(of[(marks & TOMBSTONE) != 0], minlength=shards)
             live += np.bincount(of[(marks & LIVE) != 0], minlength=shards)
         return changed, live
+
+    def chosen(self, in_full: npt.NDArray[np.bool_]) -> Iterator[tuple[slice, npt.NDArray[np.bool_]]]:
+        """Yield which slots of each window a cut contains: live ones of shards in full, changed ones of the others."""
+        for window in self.windows():
+            marks = self.marks[window]
+            if in_full.any():
+                wanted = np.where(in_full.take(self.shards[window]), np.uint8(LIVE), np.uint8(TOMBSTONE))
+                yield window, (marks & wanted) != 0
+            else:
+                yield window, (marks & TOMBSTONE) != 0
+
+    def clear_changes(self) -> None:
+        """Clear the marks of all changes; the caller holds all gates."""
+        for window in self.windows():
+            marks = self.marks[window]
+            if (marks & TOMBSTONE).any():
+                self.marks[window] = marks & LIVE
 
     def bytes_by_shard(self, shards: int, key_bytes: float) -> Counts:
         """Return the bytes of the live slots of each of `shards` shards, with `key_bytes` for the columns of a key."""

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.codec import EncodedRows, StateRows
-from dask_elastic.state.index import make_index
+from dask_elastic.state.index import Slots, make_index
 from dask_elastic.state.key_columns import KeyColumns
 from dask_elastic.state.key_table import KeyTable, MakeIndex
-from dask_elastic.state.slots import SlotArrays
+from dask_elastic.state.slots import TOMBSTONE, SlotArrays
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.lock import MakeLock
 
 
-class Spool(Protocol):
-    """Takes the rows of a cut, part by part."""
-
-    def append(self, rows: StateRows) -> None:
-        """Add rows."""
-        ...
+class CutSource(Protocol):
+    """A store of which a cut is taken, as its storage uses it; see `KeyedStore`."""
 
     @property
-    def parts(self) -> Sequence[StateRows | EncodedRows]:
-        """All rows."""
+    def slots(self) -> Any:
+        """The slots."""
         ...
 
+    def held(self) -> AbstractContextManager[object]:
+        """Hold the store's lock, so that its arrays are not replaced."""
+        ...
 
-class RowsInMemory:
-    """The rows of a cut in memory."""
+    def rows_of(self, slots: Slots, deleted: npt.NDArray[np.bool_]) -> StateRows:
+        """Return a copy of the state of slots, which no other thread changes; the caller holds the lock."""
+        ...
 
-    def __init__(self) -> None:
-        self.parts: list[StateRows | EncodedRows] = []
-
-    def append(self, rows: StateRows) -> None:
-        """Add rows."""
-        self.parts.append(rows)
+    def keys_of(self, slots: Slots) -> pa.RecordBatch:
+        """Return the key columns of slots."""
+        ...
 
 
 class Storage:
@@ -67,7 +67,7 @@ class Storage:
     def __init__(self, make_index: MakeIndex = make_index) -> None:
         self.make_index = make_index
 
-    def slots(self, fields: Sequence[Field], make_lock: MakeLock) -> SlotArrays:
+    def slots(self, fields: Sequence[Field], make_lock: MakeLock, shards: int) -> SlotArrays:
         """Return empty slots.
 
         Parameters
@@ -76,13 +76,15 @@ class Storage:
             The fields of state.
         make_lock : callable
             Makes the locks of ragged columns.
+        shards : int
+            The number of shards.
 
         Returns
         -------
         SlotArrays
             No slots.
         """
-        return SlotArrays(fields, make_lock)
+        return SlotArrays(fields, make_lock, shards)
 
     def keys(self, schema: pa.Schema) -> KeyColumns:
         """Return empty key columns.
@@ -109,12 +111,30 @@ class Storage:
         """
         return KeyTable(self.make_index)
 
-    def spool(self) -> Spool:
-        """Return what holds the rows of a cut until they are written.
+    def cut(self, store: CutSource, in_full: npt.NDArray[np.bool_]) -> Sequence[StateRows | EncodedRows]:
+        """Return what a cut contains, as it is now; the caller holds the lock and all gates, and clears the marks.
+
+        Parameters
+        ----------
+        store : CutSource
+            The store.
+        in_full : ndarray of bool
+            The shards that it contains in full; of the others it contains what has changed.
 
         Returns
         -------
-        Spool
-            No rows.
+        sequence of (StateRows or EncodedRows)
+            The rows.
+
+        Raises
+        ------
+        StateDiskError
+            If there is no space for a file.
         """
-        return RowsInMemory()
+        chosen = [window.start + np.flatnonzero(wanted) for window, wanted in store.slots.chosen(in_full)]
+        slots = np.concatenate([np.empty(0, np.intp), *chosen])
+        return [store.rows_of(slots, store.slots.marks.take(slots) == TOMBSTONE)]
+
+    def is_copied(self, slots: SlotArrays) -> bool:
+        """Return whether a cut of the slots is still being copied, so that they should not be packed."""
+        return False

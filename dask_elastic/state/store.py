@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,9 @@ from dask_elastic.state.session import Session
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts
 from dask_elastic.state.stored_keys import StoredKeys
 from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.vocab.errors import StateDiskError
+
+logger = logging.getLogger("dask_elastic.node")
 
 _WORTH_PACKING = 4096
 
@@ -219,54 +224,50 @@ class KeyedStore(StoredKeys):
         Returns
         -------
         sequence of (StateRows or EncodedRows) or None
-            The copy, with tombstones in what has changed; in a file if the state is on disk. None if nothing is
-            declared yet.
+            The copy, with tombstones in what has changed; None if nothing is declared yet. State on disk is copied
+            while the rows are read, as it is now.
 
         Raises
         ------
         StateDiskError
-            If there is no space for the file. No mark is cleared then.
+            If there is no space for what keeps rows that change before they are copied. No mark is cleared then.
         """
         with self._lock:
             if self._keys is None:
                 return None
             in_full = np.zeros(self.shards, np.bool_)
             in_full[list(choose(*self.slots.counts(self.shards)))] = True
-            spool = self.storage.spool()
             with self._all_gates():
-                for chosen in self._cut_slots(in_full):
-                    spool.append(self._rows_of(chosen))
-                for window in self.slots.windows():
-                    self.slots.marks[window] = self.slots.marks[window] & LIVE
-            return spool.parts
+                parts = self.storage.cut(self, in_full)
+                self.slots.clear_changes()
+            return parts
 
-    def _cut_slots(self, in_full: npt.NDArray[np.bool_]) -> list[Slots]:
-        """Return what a cut copies, in parts that fit in memory one at a time."""
-        chosen = []
-        for window in self.slots.windows():
-            wanted = np.where(in_full.take(self.slots.shards[window]), np.uint8(LIVE), np.uint8(TOMBSTONE))
-            chosen.append(window.start + np.flatnonzero(self.slots.marks[window] & wanted))
-        none = np.empty(0, np.intp)
-        if self.storage.on_disk:
-            return [portion for slots in chosen for portion in self.slots.portions(slots)] or [none]
-        return [np.concatenate([none, *chosen])]
+    def held(self) -> AbstractContextManager[object]:
+        """Hold the store's lock, so that its arrays are not replaced."""
+        lock: AbstractContextManager[object] = self._lock  # type: ignore[assignment]
+        return lock
 
-    def _rows_of(self, chosen: Slots) -> StateRows:
-        """Return a copy of the state of slots; the caller holds all gates."""
+    def rows_of(self, slots: Slots, deleted: npt.NDArray[np.bool_]) -> StateRows:
+        """Return a copy of the state of slots, which no other thread changes; the caller holds the lock."""
         arrays = self.slots
-        identity = arrays.hashes.take(chosen), arrays.checks.take(chosen), arrays.shards.take(chosen)
-        values = [column.take(chosen) for column in arrays.values]
-        deleted = arrays.marks.take(chosen) == TOMBSTONE
-        return StateRows(*identity, self._require_declared().take(chosen), arrays.fields, values, deleted)
+        identity = arrays.hashes.take(slots), arrays.checks.take(slots), arrays.shards.take(slots)
+        values = [column.take(slots) for column in arrays.values]
+        return StateRows(*identity, self._require_declared().take(slots), arrays.fields, values, deleted)
+
+    def keys_of(self, slots: Slots) -> pa.RecordBatch:
+        """Return the key columns of slots."""
+        with self._lock:
+            return self._require_declared().take(slots)
 
     def _copy(self, shards: Iterable[int] | None, dirty_only: bool, clear: bool) -> StateRows:
         candidates = self._of_shards(shards)
         with self._all_gates():
             marks = self.slots.marks.take(candidates)
             # A delta carries tombstones for deleted keys; a full copy omits them.
-            rows = self._rows_of(candidates[(marks & (TOMBSTONE if dirty_only else LIVE)) != 0])
+            chosen = (marks & (TOMBSTONE if dirty_only else LIVE)) != 0
+            rows = self.rows_of(candidates[chosen], marks[chosen] == TOMBSTONE)
             if clear:
-                self.slots.marks[candidates] = marks & LIVE
+                self.slots.set_marks(candidates, marks & np.uint8(LIVE))
         return rows
 
     def install(self, batch: pa.RecordBatch, dirty: bool = False) -> None:
@@ -330,9 +331,17 @@ class KeyedStore(StoredKeys):
             self._pack_if_worth_it()
 
     def _pack_if_worth_it(self) -> None:
+        if self.storage.is_copied(self.slots):
+            return
         kept = int(np.count_nonzero(self.slots.marks[: self.slots.used]))
-        if self.slots.used > max(2 * kept, _WORTH_PACKING):
+        if self.slots.used <= max(2 * kept, _WORTH_PACKING, self._unpacked):
+            return
+        try:
             self._pack()
+        except StateDiskError as error:
+            # Both copies do not fit on the disk. The slots stay, and are tried again when there are many more.
+            self._unpacked = 2 * self.slots.used
+            logger.warning("slots of deleted keys are not freed: %s", error)
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Return the approximate bytes of each shard's live keys; objects are measured on a sample."""

@@ -50,7 +50,7 @@ class StoredKeys(ShardOwners):
         self.storage = Storage(make_index)
         # Sessions read the next three attributes under their gates; they change under the lock and all gates.
         self.layout = 0
-        self.slots = self.storage.slots((), make_lock)
+        self.slots = self.storage.slots((), make_lock, shards)
         self.has_checks = False
         self._shard_of = shard_of
         self._make_lock = make_lock
@@ -58,6 +58,7 @@ class StoredKeys(ShardOwners):
         self._sessions = OpenSessions(make_lock)
         self._table = self.storage.table()
         self._keys: KeyColumns | None = None
+        self._unpacked = 0
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -100,7 +101,7 @@ class StoredKeys(ShardOwners):
         if len(set(names)) < len(names):
             raise SchemaMismatch(f"state fields need distinct names, not {names!r}")
         with self._all_gates():
-            self.slots = self.storage.slots(fields, self._make_lock)
+            self.slots = self.storage.slots(fields, self._make_lock, self.shards)
             self._keys = self.storage.keys(key_schema)
 
     def _find_or_add(
@@ -167,7 +168,7 @@ class StoredKeys(ShardOwners):
         """Copy all slots that are not empty; starts a new layout."""
         with self._all_gates():
             before, keys_before = self.slots, self._keys
-            slots, table = storage.slots(before.fields, self._make_lock), storage.table()
+            slots, table = storage.slots(before.fields, self._make_lock, self.shards), storage.table()
             if keys_before is None:
                 # Not declared yet, so that there are no keys.
                 self.slots, self._table, self.storage = slots, table, storage

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 from dask_elastic.state.disk.blobs import Blobs
 from dask_elastic.state.disk.key_file import KeyFile
 from dask_elastic.state.disk.mapped_index import MappedIndex
+from dask_elastic.state.slots import SlotArrays
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import StateDiskError
 
@@ -180,7 +182,7 @@ def test_cut_without_space_keeps_the_changes_for_the_next_cut(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
+        patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(StateDiskError):
             store.cut(lambda changed, live: [])
     again = store.cut(lambda changed, live: [])
@@ -188,38 +190,172 @@ def test_cut_without_space_keeps_the_changes_for_the_next_cut(
     assert sum(map(len, again)) == 100
 
 
-def test_cut_of_state_on_disk_has_parts_that_together_equal_one_in_memory(
+def test_cut_of_state_on_disk_is_the_state_at_its_time_although_tasks_go_on(
     files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dask_elastic.state.slots._WINDOW", 1_000)
+    monkeypatch.setattr("dask_elastic.state.disk.deferred_cut._AT_ONCE", 100)
+    monkeypatch.setattr("dask_elastic.state.disk.kept_rows._BUFFERED_BYTES", 10_000)
     stores = [made(), made(files)]
-    batches = many(3, keys=150_000)
+    batches = many(3, keys=20_000)
     contents = []
     for store in stores:
         session = store.session(0)
         for keys in batches:
             count(session, keys)
         everything = store.cut(lambda changed, live: range(SHARDS))
+        assert everything is not None
+        later = itertools.cycle(batches)
+        copied = _content(everything, lambda: count(session, next(later)[:300]))  # noqa: B023
         count(session, batches[0][:500])
         store.drop([1])
         changes = store.cut(lambda changed, live: [2])
-        assert everything is not None
-        assert len(everything) == (15 if store.storage.on_disk else 1)
         assert changes is not None
-        contents.append([_content(everything), _content(changes)])
-    assert contents[0] == contents[1]
+        count(session, batches[1])
+        contents.append([copied, _content(changes)])
+    assert contents[0][0] == contents[1][0] == {key: (n, False) for key, n in expected(batches).items()}
     assert stores[1].storage.on_disk
 
 
-def _content(parts: Any) -> dict[int, tuple[int, bool]]:
-    rows = [decode(part.encoded()) for part in parts]
-    assert all(len(part) == len(state) for part, state in zip(parts, rows, strict=True))
-    assert {kind for part in parts for kind in part.kinds} == {int}
-    return {
-        key: (int(value), bool(deleted))
-        for state in rows
-        for key, value, deleted in zip(state.keys["key"].to_pylist(), state.values[0], state.deleted, strict=True)
-    }
+def _content(parts: Any, between: Callable[[], None] = lambda: None) -> dict[int, tuple[int, bool]]:
+    """Return number and tombstone by key; calls a function after each batch is read."""
+    found: dict[int, tuple[int, bool]] = {}
+    rows = 0
+    for part in parts:
+        for batch in part.batches():
+            between()
+            state = decode(batch)
+            keys = state.keys["key"].to_pylist()
+            assert state.keys["name"].to_pylist() == [f"n{key}" for key in keys]
+            assert (state.hashes == np.array(keys, np.uint64)).all()
+            found |= dict(zip(keys, zip(state.values[0].tolist(), state.deleted.tolist(), strict=True), strict=True))
+            rows += len(state)
+    assert rows == len(found) == sum(map(len, parts))
+    assert {kind for part in parts for kind in part.kinds} - {type(None)} == {int}
+    return found
+
+
+@pytest.mark.usefixtures("frequent_switches")
+def test_cut_that_is_read_while_tasks_change_its_rows_is_exact(
+    files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dask_elastic.state.disk.deferred_cut._AT_ONCE", 64)
+    monkeypatch.setattr("dask_elastic.state.disk.kept_rows._BUFFERED_BYTES", 10_000)
+    store = made(files)
+    for shard in range(SHARDS):
+        store.revoke(shard)
+        store.grant(shard, shard % 2)
+    sessions = [store.session(task) for task in range(2)]
+    for task, session in enumerate(sessions):
+        count(session, np.arange(5_000) * 2 + task)
+    read = threading.Event()
+    failures: list[BaseException] = []
+    done = [0, 0]
+
+    def work(task: int) -> None:
+        random = np.random.default_rng(task)
+        try:
+            while not read.is_set():
+                count(sessions[task], random.integers(0, 6_000, 200) * 2 + task)
+                done[task] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(task,)) for task in range(2)]
+    parts = store.cut(lambda changed, live: range(SHARDS))
+    assert parts is not None
+    for thread in threads:
+        thread.start()
+    copied = _content(parts)
+    read.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert min(done) > 0
+    assert copied == dict.fromkeys(range(10_000), (1, False))
+
+
+def test_cut_fails_and_tasks_go_on_when_there_is_no_space_for_rows_that_change(
+    files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dask_elastic.state.disk.kept_rows._BUFFERED_BYTES", 10)
+    store = made(files)
+    session = store.session(0)
+    count(session, np.arange(100))
+    parts = store.cut(lambda changed, live: [])
+    assert parts is not None
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        count(session, np.arange(50))
+    with pytest.raises(StateDiskError, match="No space left"):
+        _content(parts)
+    count(session, np.arange(50))
+    assert counts(store) == {key: 1 + 2 * (key < 50) for key in range(100)}
+
+
+def test_next_cut_ends_the_one_before_and_one_that_is_dropped_keeps_no_rows(files: UnnamedFiles) -> None:
+    store = made(files)
+    session = store.session(0)
+    count(session, np.arange(100))
+    first = store.cut(lambda changed, live: [])
+    count(session, np.arange(50))
+    second = store.cut(lambda changed, live: range(SHARDS))
+    with pytest.raises(StateDiskError, match="next checkpoint has begun"):
+        _content(first)
+    assert len(_content(second)) == 100
+    third = store.cut(lambda changed, live: range(SHARDS))
+    assert store.storage.is_copied(store.slots)
+    del third
+    gc.collect()
+    assert not store.storage.is_copied(store.slots)
+
+
+def test_slots_are_not_packed_while_a_cut_is_read_or_without_space(
+    files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = made(files)
+    count(store.session(0), np.arange(10_000))
+    parts = store.cut(lambda changed, live: range(SHARDS))
+    store.drop([0, 1, 2])
+    assert store.slots.used == 10_000
+    assert len(_content(parts)) == 10_000
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        store.tidy()
+        store.tidy()
+    assert [record.message for record in caplog.records if "deleted keys are not freed" in record.message]
+    assert len(caplog.records) == 1
+    count(store.session(0), np.arange(30_000) * SHARDS + 3)
+    assert len(counts(store)) == 30_000
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(1, 60)), max_size=12))
+def test_numbers_of_live_and_changed_slots_are_those_of_the_marks(
+    state_folder: Path, steps: list[tuple[int, int, int]]
+) -> None:
+    store = made(UnnamedFiles(state_folder))
+    session = store.session(0)
+    for kind, shard, number in steps:
+        if kind <= 1:
+            count(session, np.arange(shard, number))
+        elif kind == 2:
+            store.drop([shard])
+        elif kind == 3:
+            delta = store.extract([shard], dirty_only=True)
+            assert delta is not None
+            store.install(delta, dirty=bool(number % 2))
+        else:
+            store.cut(lambda changed, live: [])
+        found = store.slots.counts(SHARDS)
+        wanted = SlotArrays.counts(store.slots, SHARDS)
+        assert [one.tolist() for one in found] == [one.tolist() for one in wanted]
 
 
 def test_pages_are_unmapped_above_the_limit_and_read_again(state_folder: Path) -> None:

@@ -16,8 +16,17 @@ KEPT_BYTES = 32 * 2**20
 """The largest mmap threshold that glibc accepts; allocations above it are mapped one by one."""
 
 
-def keep_pages() -> bool:
+_PART = 64
+"""Of the memory of a worker, a larger array is no part of what is kept."""
+
+
+def keep_pages(memory: int = 0) -> bool:
     """Keep the pages of freed arrays in the process instead of returning them to the system after every batch.
+
+    Parameters
+    ----------
+    memory : int, optional
+        Bytes that the worker may have; 0 for no limit. Of little memory, less is kept.
 
     Returns
     -------
@@ -36,7 +45,8 @@ def keep_pages() -> bool:
     mallopt = getattr(ctypes.CDLL(name), "mallopt", None)
     if mallopt is None:
         return False
-    accepted = bool(mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, 4 * KEPT_BYTES))
+    kept = min(KEPT_BYTES, memory // _PART or KEPT_BYTES)
+    accepted = bool(mallopt(_M_MMAP_THRESHOLD, kept)) and bool(mallopt(_M_TRIM_THRESHOLD, 4 * kept))
     if not accepted:
         logger.info("the C allocator refused its settings; large batches will cost more page faults")
     return accepted

@@ -279,7 +279,12 @@ class Handlers:
                 # The client asks the scheduler whether the job restarts.
                 raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}") from None
             raise
-        return thread.spool is None or await self.node.in_thread(thread.spool.wait_durable, SEND_SECONDS)
+        if thread.spool is None or await self.node.in_thread(thread.spool.wait_durable, SEND_SECONDS):
+            return True
+        if thread.spool.stopped:
+            # Nothing will be durable here: a later generation has taken over, or the job has ended.
+            raise UnknownJob(f"job {call.job!r} accepts no rows on worker {self.node.worker.address} any more")
+        return False
 
     async def close_source(self, call: part_calls.CloseSource) -> None:
         """End a pushed source after the rows that were sent."""

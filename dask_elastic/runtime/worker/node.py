@@ -104,7 +104,7 @@ class NodeRuntime:
     async def start(self) -> None:
         """Register the worker's handlers and start the node's own threads."""
         INTERVAL.shorten()
-        keep_pages()
+        keep_pages(self.memory.limit)
         self.worker.handlers.update(self._handlers())
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
         self.spawn(self._run_reports())
@@ -321,17 +321,11 @@ class NodeRuntime:
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
             self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
-        if self.memory.tight and any(self._relieved(job_part) for job_part in running):
+        if self.memory.tight and any([part.stores.relieve_soon(part.threads.start) for part in running]):
             return
         if exhausted and running:
             largest = max(running, key=lambda job_part: job_part.stores.nbytes())
             largest.fail(largest.stores.exceeded(self.address, largest.job, self.memory.account()))
-
-    def _relieved(self, job_part: JobPart) -> bool:
-        """Move state of a job to disk, if it may; returns whether memory was freed."""
-        moved: list[bool] = []
-        self.guarded(job_part, lambda: moved.append(job_part.stores.relieve()))
-        return any(moved)
 
     @staticmethod
     def guarded(job_part: JobPart, act: Callable[[], None]) -> None:

@@ -112,6 +112,11 @@ class Blobs:
             used += len(joined)
         self._data, self._used = fresh, used
 
+    @property
+    def nbytes_in_use(self) -> int:
+        """The bytes of all slots."""
+        return self._live
+
     def lengths(self, slots: Slots) -> npt.NDArray[np.int64]:
         """Return the number of bytes of slots."""
         lengths: npt.NDArray[np.int64] = self._places.take(slots)["length"]
@@ -125,12 +130,23 @@ class ObjectColumn:
     ----------
     files, capacity, make_lock
         As for `Blobs`.
+
+    Attributes
+    ----------
+    kinds : set of type
+        The classes of all objects that were ever written.
     """
 
     dtype = np.dtype(object)
 
     def __init__(self, files: UnnamedFiles, capacity: int, make_lock: MakeLock = NoLock) -> None:
         self.blobs = Blobs(files, capacity, make_lock)
+        self.kinds: set[type] = set()
+
+    @property
+    def nbytes_in_use(self) -> int:
+        """The bytes of all slots."""
+        return self.blobs.nbytes_in_use
 
     def take(self, slots: Slots) -> npt.NDArray[Any]:
         """Return the objects of slots, None where none was written."""
@@ -139,6 +155,7 @@ class ObjectColumn:
     def __setitem__(self, slots: Slots, values: npt.NDArray[Any]) -> None:
         """Replace the objects of slots; one value stands for all."""
         dumped = [_dumped(value) for value in values]
+        self.kinds.update(map(type, values))
         self.blobs.write(slots, dumped if len(dumped) == len(slots) else dumped * len(slots))
 
 
@@ -149,12 +166,23 @@ class ObjectLists:
     ----------
     files, capacity, make_lock
         As for `Blobs`.
+
+    Attributes
+    ----------
+    kinds : set of type
+        The classes of all objects that were ever written.
     """
 
     dtype = np.dtype(object)
 
     def __init__(self, files: UnnamedFiles, capacity: int, make_lock: MakeLock = NoLock) -> None:
         self.blobs = Blobs(files, capacity, make_lock)
+        self.kinds: set[type] = set()
+
+    @property
+    def nbytes_in_use(self) -> int:
+        """The bytes of all slots."""
+        return self.blobs.nbytes_in_use
 
     def take(self, slots: Slots) -> Ragged:
         """Return copies of the slots' lists."""
@@ -165,6 +193,7 @@ class ObjectLists:
     def write(self, slots: Slots, lists: Ragged) -> None:
         """Replace the slots' lists; the slots must be distinct."""
         values = lists.values
+        self.kinds.update(map(type, values))
         bounds: Iterable[tuple[int, int]] = pairwise(lists.offsets.tolist())
         self.blobs.write(slots, [_dumped(values[a:b].tolist()) if b > a else b"" for a, b in bounds])
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.state.codec import EncodedRows
+from dask_elastic.state.disk.deferred_cut import DeferredCut
 from dask_elastic.state.disk.disk_slots import DiskSlots
 from dask_elastic.state.disk.key_file import KeyFile
 from dask_elastic.state.disk.mapped_index import MappedIndex
-from dask_elastic.state.disk.spooled_cut import SpooledCut
 from dask_elastic.state.disk.unnamed_files import UnnamedFiles
 from dask_elastic.state.key_table import KeyTable
-from dask_elastic.state.storage import Storage
+from dask_elastic.state.slots import SlotArrays
+from dask_elastic.state.storage import CutSource, Storage
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.lock import MakeLock
 
@@ -42,9 +46,9 @@ class DiskStorage(Storage):
         super().__init__()
         self.files = files
 
-    def slots(self, fields: Sequence[Field], make_lock: MakeLock) -> DiskSlots:
+    def slots(self, fields: Sequence[Field], make_lock: MakeLock, shards: int) -> DiskSlots:
         """Return empty slots."""
-        return DiskSlots(fields, make_lock, self.files)
+        return DiskSlots(fields, make_lock, shards, self.files)
 
     def keys(self, schema: pa.Schema) -> KeyFile:
         """Return empty key columns."""
@@ -54,6 +58,12 @@ class DiskStorage(Storage):
         """Return an empty table of keys."""
         return KeyTable(lambda: MappedIndex(self.files))
 
-    def spool(self) -> SpooledCut:
-        """Return an empty cut, whose rows are kept in a file until they are written."""
-        return SpooledCut(self.files)
+    def cut(self, store: CutSource, in_full: npt.NDArray[np.bool_]) -> Sequence[EncodedRows]:
+        """Return what a cut contains; it is copied while it is read, and rows that change before are kept."""
+        cut = DeferredCut(store, self.files, in_full)
+        store.slots.watch(cut)
+        return [cut.rows()]
+
+    def is_copied(self, slots: SlotArrays) -> bool:
+        """Return whether a cut of the slots is still being copied."""
+        return isinstance(slots, DiskSlots) and slots.cut is not None

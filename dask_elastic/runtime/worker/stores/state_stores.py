@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -42,6 +43,8 @@ class StateStores:
         self._memory = memory
         self._stores: dict[ExecutorId, KeyedStore] = {}
         self._movable: set[ExecutorId] = set()
+        self._relieving = False
+        self._relieved = True
 
     def add(self, executor: ExecutorId, operator: Compute, store: KeyedStore) -> None:
         """Take a store, which has no state yet; it replaces the one of an earlier incarnation of remote tasks.
@@ -94,6 +97,36 @@ class StateStores:
             f"{held >> 20:,}", self._folder, f"{int(allowed) >> 20:,}",
         )  # fmt: skip
         return self._storage
+
+    def relieve_soon(self, start: Callable[[str, Callable[[], None]], None]) -> bool:
+        """Have a thread move the largest store that may be on disk there: moving takes long, and waits for tasks.
+
+        Parameters
+        ----------
+        start : callable
+            Starts a thread of the job, given its name and what it runs.
+
+        Returns
+        -------
+        bool
+            Whether a store is being moved, or may be; False after a thread has found none with state.
+        """
+        if self._relieving:
+            return True
+        if not self._relieved:
+            self._relieved = True
+            return False
+        if not any(executor in self._movable for executor, _ in self._in_memory()):
+            return False
+        self._relieving = True
+        start("relief", self._relieve)
+        return True
+
+    def _relieve(self) -> None:
+        try:
+            self._relieved = self.relieve()
+        finally:
+            self._relieving = False
 
     def relieve(self) -> bool:
         """Move the largest store that may be on disk there, because memory is short; returns whether one was moved."""
