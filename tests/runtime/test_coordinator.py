@@ -196,11 +196,11 @@ def test_rejoined_worker_ignores_forget_of_earlier_part():
     assert forgotten == ["job"]
 
 
-def test_command_takes_one_checkpoint_also_while_another_is_in_progress(fake, workers):
+def test_command_takes_one_checkpoint_also_while_another_is_in_progress(fake, workers, tmp_path):
     async def run():
         coordinator = Coordinator(workers)
         await coordinator.submit(fake.submission())
-        state = coordinator.jobs["job"].checkpoints = JobCheckpoints("folder", None)
+        state = coordinator.jobs["job"].checkpoints = JobCheckpoints(str(tmp_path), None)
         in_progress = state.next_number()
         taking = asyncio.ensure_future(coordinator.checkpoints.take_now(job_calls.TakeCheckpoint("job")))
         await fake.settle()
