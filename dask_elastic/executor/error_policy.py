@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from dask_elastic.vocab.errors import ElasticError, UserCodeError
 
 Result = TypeVar("Result")
 OnError = Literal["fail", "skip"]
+
+_PACKAGE = Path(__file__).parents[1]
 
 Errors: TypeAlias = dict[int, str]
 """The error of each failing row, as text, by the row's position in a range."""
@@ -143,7 +146,9 @@ def error_text(error: BaseException) -> str:
 
 def _explained(operator: str, batch: int, error: Exception) -> UserCodeError:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "dask_elastic" not in f.filename.replace("\\", "/").split("/")] or frames
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    if not own and not isinstance(error, (TypeError, ValueError)):  # those explain themselves: our checks raise them
+        own = frames
     row = getattr(error, "row", None)
     trace = "".join(traceback.format_list(own)).rstrip()
     return UserCodeError(operator, error_text(error), batch, row if isinstance(row, int) else None, trace)

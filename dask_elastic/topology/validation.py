@@ -15,6 +15,7 @@ from dask_elastic.topology.logic_level import KeyLogic, LeveledLogic, RowLogic
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared, StateKind
+from dask_elastic.topology.tables import is_table
 from dask_elastic.vocab.errors import TopologyError
 
 MOST_SHARDS = 65_536
@@ -81,6 +82,8 @@ def check_source(source: object, name: str) -> Source:
         When it is not a `Source`, or its `parallel`, `rate`, `event_time` or `slack` is invalid.
     """
     where = f"source {name!r}"
+    if is_table(source):
+        raise TopologyError(f"{where}: a {type(source).__name__} is not a Source; give sources.Arrow of it.")
     if not isinstance(source, Source):
         raise TopologyError(f"{where}: {_instance_wanted(source, 'Source', 'sources.Parquet(...)')}")
     check_count(source.parallel, where, "parallel")

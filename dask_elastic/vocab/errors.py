@@ -81,7 +81,7 @@ class UserCodeError(ElasticError):
         where = "" if batch is None else f", batch {batch}"
         where += "" if row is None else f", row {row}"
         hint = 'Fix the function, or submit with on_error="skip" to move such rows to the dead letters.'
-        super().__init__(f"operator {operator!r}{where}: {cause}. {hint}" + (f"\n{trace}" if trace else ""))
+        super().__init__(f"operator {operator!r}{where}: {cause.rstrip('.')}. {hint}" + (f"\n{trace}" if trace else ""))
 
     def __reduce__(self) -> tuple[type[UserCodeError], tuple[str, str, int | None, int | None, str]]:
         return UserCodeError, (self.operator, self.cause, self.batch, self.row, self.trace)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from counting_jobs import RUN, mapped
 
 import dask_elastic as de
 from dask_elastic.vocab import errors
+
+# Workers import this file too, for what they are asked to run.
+sys.path.insert(0, str(Path(__file__).parent))
+from counting_jobs import RUN, mapped
 
 
 def test_raising_function_fails_job_and_is_named(client, numbers):

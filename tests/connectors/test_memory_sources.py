@@ -6,6 +6,7 @@ from itertools import chain
 import cloudpickle
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -113,6 +114,12 @@ def test_arrow_stops_when_job_is_stopping():
     assert column(source, stopping=lambda: next(answers)) == [0, 1]
 
 
+@pytest.mark.parametrize("make", [dict, pa.table, pd.DataFrame, pl.DataFrame, pa.RecordBatch.from_pydict])
+def test_arrow_takes_tables_of_every_kind(make):
+    source = sources.Arrow(make({"n": [3, 1], "x": [0.5, 1.5]}))
+    assert [rows.to_pydict() for rows, _ in source.read(SourceContext())] == [{"n": [3, 1], "x": [0.5, 1.5]}]
+
+
 def test_arrow_batches_with_different_schemas_are_refused():
     other = pa.RecordBatch.from_pydict({"n": ["x"]})
     with pytest.raises(SchemaMismatch, match="batch 1: column 'n': string instead of int64"):
@@ -122,8 +129,9 @@ def test_arrow_batches_with_different_schemas_are_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sources.Arrow({"n": [1]}), "takes a pyarrow Table"),
-        (lambda: sources.Arrow([]), "takes a pyarrow Table"),
+        (lambda: sources.Arrow([1]), r"takes a pyarrow .*, a pandas or Polars DataFrame, .*, not list"),
+        (lambda: sources.Arrow([]), "takes a pyarrow RecordBatch or Table"),
+        (lambda: sources.Arrow({"n": [1, 2], "x": [1]}), "the dict cannot become rows: .* expected length 2"),
         (lambda: sources.Arrow(TABLE, batch_rows=0), "batch_rows is 0"),
         (lambda: sources.Arrow(TABLE, rate=0), "rate is 0"),
         (lambda: sources.Arrow(TABLE, rate="fast"), "rate is 'fast'"),

@@ -5,6 +5,7 @@ import math
 import re
 from itertools import pairwise
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -70,6 +71,7 @@ def test_check_name_accepts_printable_names_only(name):
     [
         (Numbers, "Numbers is a class; give an instance"),
         ("flights.parquet", "'flights.parquet' is not a Source"),
+        (pd.DataFrame({"a": [1]}), "a DataFrame is not a Source; give sources.Arrow of it"),
         (Numbers(parallel=0), "parallel is 0"),
         (Numbers(parallel=True), "parallel is True"),
         (Numbers(rate=0), "rate is 0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from dask_elastic.topology.pace import cut
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
+from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
 
@@ -24,8 +25,9 @@ class Arrow(ColumnSource):
 
     Parameters
     ----------
-    rows : Table, RecordBatch, or sequence of RecordBatch
-        The rows. All batches must have the same schema.
+    rows : table, or sequence of RecordBatch
+        The rows: a pyarrow Table or RecordBatch, a dict of columns, a pandas or Polars DataFrame (without its index),
+        or another object with Arrow's PyCapsule interface. All batches of a sequence must have the same schema.
     columns : sequence of str, optional
         The columns to offer; all by default.
     rate : float, optional
@@ -64,7 +66,7 @@ class Arrow(ColumnSource):
 
     def __init__(
         self,
-        rows: pa.Table | pa.RecordBatch | Sequence[pa.RecordBatch],
+        rows: Any,
         *,
         columns: Sequence[str] | None = None,
         rate: float | None = None,
@@ -147,13 +149,16 @@ class Arrow(ColumnSource):
 
 
 def _table(rows: object) -> pa.Table:
-    if isinstance(rows, pa.RecordBatch):
-        rows = [rows]
     if isinstance(rows, Sequence) and rows and all(isinstance(batch, pa.RecordBatch) for batch in rows):
         schema = rows[0].schema
         batches = [check_schema(schema, batch, f"sources.Arrow, batch {index}") for index, batch in enumerate(rows)]
         rows = pa.Table.from_batches(batches)
-    if not isinstance(rows, pa.Table):
-        kind = type(rows).__name__
-        raise TopologyError(f"sources.Arrow takes a pyarrow Table, a RecordBatch or a list of those, not {kind}.")
-    return rows.replace_schema_metadata(None).unify_dictionaries()
+    try:
+        table = as_table(rows)
+    except ValueError as error:
+        raise TopologyError(f"sources.Arrow: the {type(rows).__name__} cannot become rows: {error}") from error
+    if table is None:
+        raise TopologyError(
+            f"sources.Arrow takes {TABLES_TAKEN}, or a list of RecordBatches, not {type(rows).__name__}."
+        )
+    return table.replace_schema_metadata(None).unify_dictionaries()

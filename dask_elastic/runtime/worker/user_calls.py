@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 import threading
@@ -19,7 +20,7 @@ from dask_elastic.runtime.protocol.reports import StalledCall
 
 T = TypeVar("T")
 
-_OWN = str(Path(__file__).parents[2])
+_OWN = str(Path(__file__).parents[2]) + os.sep
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen"})
 
 
