@@ -46,19 +46,12 @@ class Crashing(Sink):
         return _Writer(self, self.sink.open(context))
 
     @property
-    def armed(self) -> bool:
-        """Whether a process may die: not before all jobs that share it were submitted."""
-        return self.mark.parent.with_name("armed").exists() and not self.mark.exists()
-
-    @property
     def drains(self) -> Path:
         """A file with a name of the moment at which a queue waits for its readers and its process is to die."""
         return self.mark.with_name("drains")
 
     def crash(self) -> None:
         """Kill this process, if none was killed."""
-        if not self.armed:
-            return
         try:
             os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -78,7 +71,7 @@ class _HalfDrained:
         self._kept.append((queue, limit, rows))
 
     def drain(self, queue: str) -> None:
-        dies = len(self._kept) > 1 and self._crashing.armed
+        dies = len(self._kept) > 1 and not self._crashing.mark.exists()
         self._crashing.drains.write_text(uuid.uuid4().hex if dies else "")
         offered = self._kept[:3] if dies else self._kept
         for kept in offered:
