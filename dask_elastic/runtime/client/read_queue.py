@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dask_elastic.runtime.client.call import call_scheduler, call_worker, checked_client
+from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
+from dask_elastic.runtime.transport.held_rows import fetch_held
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def read_queue(name: str, client: Client | None = None) -> Iterator[pa.RecordBat
         return call_scheduler(client, call)
 
     def fetch(address: str, call: HeldRows) -> Payload:
-        return call_worker(client, address, call)
+        rows: Payload = client.sync(fetch_held, client, address, call)
+        return rows
 
     yield from QueueReader(name, ask, fetch).batches()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import time
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +14,8 @@ import pyarrow as pa
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 
 POINTS = tuple((step, when) for step in ("prepare", "commit") for when in ("before", "after"))
+AMID = ("prepare", "amid")
+"""For a queue only: its readers have taken some of the batches that the step waits for."""
 
 
 class Crashing(Sink):
@@ -25,7 +30,7 @@ class Crashing(Sink):
     step : str
         Where: "prepare" or "commit".
     when : str
-        "before" or "after" the step of the sink itself.
+        "before", "amid" or "after" the step of the sink itself.
     rows : int
         Only once the writer has written so many rows.
     """
@@ -36,7 +41,47 @@ class Crashing(Sink):
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Open a writer of the sink."""
+        if self.when == "amid":
+            context = dataclasses.replace(context, outbox=_HalfDrained(self, context.outbox))
         return _Writer(self, self.sink.open(context))
+
+    @property
+    def drains(self) -> Path:
+        """A file with a name of the moment at which a queue waits for its readers and its process is to die."""
+        return self.mark.with_name("drains")
+
+    def crash(self) -> None:
+        """Kill this process, if none was killed."""
+        try:
+            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _HalfDrained:
+    """An outbox that keeps batches until they must be taken; its process dies when readers have taken one of them."""
+
+    def __init__(self, crashing: Crashing, outbox):
+        self._crashing, self._outbox, self._kept = crashing, outbox, []
+        self.open = outbox.open
+        crashing.drains.write_text("")
+
+    def put(self, queue: str, limit: int, rows: pa.RecordBatch) -> None:
+        self._kept.append((queue, limit, rows))
+
+    def drain(self, queue: str) -> None:
+        dies = len(self._kept) > 1 and not self._crashing.mark.exists()
+        self._crashing.drains.write_text(uuid.uuid4().hex if dies else "")
+        offered = self._kept[:3] if dies else self._kept
+        for kept in offered:
+            self._outbox.put(*kept)
+        while dies and len(self._outbox._held) >= len(offered):
+            time.sleep(0.005)
+        if dies:
+            self._crashing.crash()
+        self._kept.clear()
+        self._outbox.drain(queue)
 
 
 class _Writer(SinkWriter):
@@ -71,8 +116,4 @@ class _Writer(SinkWriter):
         crashing = self._crashing
         if (step, when) != (crashing.step, crashing.when) or self._rows < crashing.rows:
             return
-        try:
-            os.close(os.open(crashing.mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
+        crashing.crash()

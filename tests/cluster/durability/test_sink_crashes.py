@@ -5,8 +5,11 @@ The short form kills one sink per kind once. ``make faults`` kills each of them 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -17,12 +20,13 @@ import pytest
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.vocab.errors import NodeLost
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "connectors"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import crashing_sinks
-from crashing_sinks import POINTS, Crashing
+from crashing_sinks import AMID, POINTS, Crashing
 from oracle import numbered_rows
 from postgres_server import PostgresServer
 
@@ -43,6 +47,9 @@ class Kind:
 
     def __init__(self, folder):
         self.folder = folder
+
+    def follow(self, client, crashing, wait_until):
+        """Begin to read what the job writes."""
 
     def close(self):
         """Free what it uses."""
@@ -105,16 +112,68 @@ class Call(Kind):
         return pa.table({"k": [int(line[0]) for line in lines], "seq": [int(line[1]) for line in lines]})
 
 
-KINDS = (Parquet, Delta, Postgres, Call)
-ONE_POINT = {Parquet: POINTS[2], Delta: POINTS[3], Postgres: POINTS[1], Call: POINTS[1]}
+class DaskQueue(Kind):
+    """A queue and a reader that drops by their numbers the batches that come again."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.name = str(folder)
+        self.batches = []
+
+    def sink(self):
+        return de.sinks.DaskQueue(self.name)
+
+    def follow(self, client, crashing, wait_until):
+        def died_or_left(moment):
+            return crashing.mark.exists() or crashing.drains.read_text() != moment
+
+        def read():
+            moment = None
+            for rows in de.read_queue(self.name, client):
+                numbers = {name.decode(): int(number) for name, number in rows.schema.metadata.items()}
+                self.batches.append((numbers, rows))
+                before, moment = moment, crashing.drains.read_text() if crashing.when == "amid" else ""
+                if moment and moment == before:
+                    # The batch before is taken, this one is not.
+                    wait_until(functools.partial(died_or_left, moment), "the process dies")
+
+        self.reading = threading.Thread(target=read)
+        self.reading.start()
+
+    def read(self):
+        self.reading.join(180)
+        assert not self.reading.is_alive()
+        places = [(numbers["generation"], numbers["batch"]) for numbers, _ in self.batches]
+        assert len({*places}) == len(places), "a batch was read twice"
+        valid = []
+        for numbers, rows in self.batches:
+            generation, checkpoint = numbers["generation"], numbers["checkpoint"]
+            valid = [
+                (earlier, kept)
+                for earlier, kept in valid
+                if earlier["generation"] == generation or earlier["checkpoint"] < checkpoint
+            ]
+            valid.append((numbers, rows))
+        for _, group in itertools.groupby(valid, lambda each: each[0]["generation"]):
+            numbers = [each["batch"] for each, _ in group]
+            assert numbers == [*range(len(numbers))], "a batch is missing"
+        return pa.Table.from_batches([rows.replace_schema_metadata() for _, rows in valid]).select(["k", "seq"])
+
+
+KINDS = (Parquet, Delta, Postgres, Call, DaskQueue)
+ONE_POINT = {Parquet: POINTS[2], Delta: POINTS[3], Postgres: POINTS[1], Call: POINTS[1], DaskQueue: AMID}
 """After the manifest and before the commit; after the commit; between the last row and the acknowledgement."""
-# A sink that writes at once has nothing to commit.
-CASES = [
-    (kind, point)
-    for kind in KINDS
-    for point in (POINTS if EVERY_POINT else [ONE_POINT[kind]])
-    if kind is not Call or point[0] == "prepare"
-]
+# Sinks that write at once have nothing to commit.
+AT_ONCE = {Call: POINTS[:2], DaskQueue: (POINTS[0], AMID, POINTS[1])}
+CASES = [(kind, point) for kind in KINDS for point in (AT_ONCE.get(kind, POINTS) if EVERY_POINT else [ONE_POINT[kind]])]
+
+
+def submitted(topology, client, options):
+    """Submit a job; return None if a worker dies at this moment, in the midst of a commit of another job."""
+    try:
+        return de.submit(topology, client, **options)
+    except NodeLost:
+        return None
 
 
 def read_rows(kind):
@@ -135,9 +194,12 @@ def test_process_dies_in_the_midst_of_a_commit(small_cluster, wait_until, tmp_pa
             mark = place / "crashed"
             topology = de.Topology(f"crash-{number}")
             rows = topology.source("rows", de.sources.Arrow(ROWS, rate=RATE, batch_rows=500))
-            rows.sink(Crashing(made.sink(), mark, step, when), name="out")
+            crashing = Crashing(made.sink(), mark, step, when)
+            rows.sink(crashing, name="out")
             options = {"checkpoint": place / "checkpoints", "checkpoint_interval": "300ms", "restart_attempts": 50}
-            jobs.append((made, mark, f"{kind.__name__} {when} {step}", de.submit(topology, client, **options)))
+            job = wait_until(functools.partial(submitted, topology, client, options), "the job is submitted")
+            jobs.append((made, mark, f"{kind.__name__} {when} {step}", job))
+            made.follow(client, crashing, wait_until)
         try:
             for made, mark, what, job in jobs:
                 job.wait(180, progress=False)
