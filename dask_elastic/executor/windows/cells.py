@@ -192,7 +192,8 @@ class EventCells:
             Begin and end of each, in the order of ends, then begins.
         """
         found: set[tuple[int, int]] = set()
-        distinct = np.unique(starts)
+        numbers, _ = self._slices(starts)
+        distinct = self.offset + numbers * self.slice
         for window in self.windows:
             within = self._containing(window, distinct, distinct + self.slice)
             firsts = np.maximum(within.first, _last_ended(window, since) + 1)
@@ -220,11 +221,11 @@ class EventCells:
         """
         if not self.merges:
             return ends <= reached - self.lateness
-        needed = np.zeros(len(starts), np.bool_)
-        for window in self.windows:
-            within = self._containing(window, starts, ends)
-            needed |= (within.last >= within.first) & (within.last > _last_ended(window, reached))
-        return ~needed
+        numbers, index = self._slices(starts)
+        begins = self.offset + numbers * self.slice
+        found = [self._containing(window, begins, begins + self.slice) for window in self.windows]
+        expired: Mask = np.logical_and.reduce([spans_.total == spans_.ended(reached) for spans_ in found])
+        return np.broadcast_to(expired, len(starts)) if index is None else expired.take(index)
 
     def _slices(self, times: Times) -> tuple[Numbers, npt.NDArray[np.intp] | None]:
         """Return the numbers of slices, and the position of each row's slice among them; None if all share one."""

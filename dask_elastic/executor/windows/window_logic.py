@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -229,35 +230,37 @@ class WindowLogic:
         shards = np.zeros(self._store.shards, np.bool_)
         shards[batch.rows.column(0).to_numpy()] = True
         since = BEGINNING if batch.reached is None else batch.reached
-        outputs = self._closed(bound, shards, since, record.event, policy)
-        if self._session.remove(lambda arrays, slots: self._expired(bound, arrays, slots, record.event), shards):
-            self._session.tidy()
-        return outputs
-
-    def _expired(self, bound: _Bound, arrays: SlotArrays, slots: npt.NDArray[np.intp], until: int | None) -> Mask:
-        assert until is not None
-        starts, ends = (arrays.values[bound.own + place].take(slots) for place in (0, 1))
-        expired: Mask = ends <= until
-        some = np.flatnonzero(expired)
-        expired[some] = self.cells.expired(starts[some], ends[some], until)
-        return expired
-
-    def _closed(self, bound: _Bound, shards: Mask, since: int, until: int, policy: ErrorPolicy) -> list[pa.RecordBatch]:
-        def ended(arrays: SlotArrays, slots: npt.NDArray[np.intp]) -> Mask:
-            ends = arrays.values[bound.own + 1].take(slots)
-            due: Mask = ends <= until
-            return due if self.cells.merges else due & (ends > since)
-
         while True:
-            found = self._session.read(ended, shards)
-            if not len(found.slots) or not (self._emits or self.windowing.revised):
+            found = self._session.read(partial(self._ended, bound, record.event), shards)
+            if not len(found.slots):
                 return []
-            made = (self._merged if self.cells.merges else self._single)(bound, found, since, until)
+            made = (self._merged if self.cells.merges else self._single)(bound, found, since, record.event)
             keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
             if keys is not None:
                 break
-        if not self._emits or not keys.num_rows:
-            return []
+        outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
+        self._remove_expired(bound, found, record.event, shards)
+        return outputs
+
+    @staticmethod
+    def _ended(bound: _Bound, until: int, arrays: SlotArrays, window: slice) -> Mask:
+        found: Mask = arrays.values[bound.own + 1][window] <= until
+        return found
+
+    def _remove_expired(self, bound: _Bound, found: Found, until: int, shards: Mask) -> None:
+        """Remove the cells that no instance needs any more; only cells that have ended can be among them."""
+        while True:
+            expired = self.cells.expired(*found.values[bound.own : bound.own + 2], until)
+            if not expired.any():
+                return
+            if self._session.remove(found, expired):
+                self._session.tidy()
+                return
+            found = self._session.read(partial(self._ended, bound, until), shards)
+
+    def _results(
+        self, bound: _Bound, made: _Closing, keys: pa.RecordBatch, policy: ErrorPolicy
+    ) -> list[pa.RecordBatch]:
         rows = pa.RecordBatch.from_arrays(
             [*keys.columns, timestamps(made.starts, bound.time), timestamps(made.ends, bound.time)],
             names=[*self.operator.keys, WINDOW_START, WINDOW_END],
@@ -274,11 +277,12 @@ class WindowLogic:
         """Return the results of cells that are instances."""
         starts, ends = found.values[bound.own : bound.own + 2]
         order = np.lexsort((starts, ends))
-        values = [column.take(order) for column in found.values[: bound.own]]
+        # Those that have ended before are kept for corrections.
+        order = order[np.searchsorted(ends, since, side="right", sorter=order) :]
 
         def part(start: int, stop: int) -> list[Column]:
-            chosen = np.arange(start, stop)
-            return values if stop - start == len(order) else [column.take(chosen) for column in values]
+            chosen = order[start:stop]
+            return [column.take(chosen) for column in found.values[: bound.own]]
 
         return _Closing(order, starts.take(order), ends.take(order), part)
 
