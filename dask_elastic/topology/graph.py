@@ -7,6 +7,7 @@ from itertools import chain, count
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
+from dask_elastic.topology.windows.one_key import ONE_KEY
 from dask_elastic.vocab.errors import TopologyError, UnknownOperator
 
 
@@ -289,11 +290,17 @@ class OperatorGraph:
         UnknownOperator
             When no operator has the consumer's name.
         TopologyError
-            When the consumer is a source, or already has one of the inputs.
+            When the consumer is a source, has windows over all rows, or already has one of the inputs.
         """
-        if isinstance(self.operator(consumer), SourceOperator):
+        operator = self.operator(consumer)
+        if isinstance(operator, SourceOperator):
             raise TopologyError(
                 f"source {consumer!r} reads no stream; feed the operator that follows it, or use a union."
+            )
+        if isinstance(operator, Compute) and operator.keys == (ONE_KEY,):
+            raise TopologyError(
+                f"compute {consumer!r} has windows over all rows of its input, which cannot be fed; use a union before "
+                "window(...)."
             )
         for producer in producers:
             if producer in self._inputs[consumer]:

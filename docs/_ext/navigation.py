@@ -11,6 +11,7 @@ PARTS = {
         "Overview <readme>",
         "tutorial",
         "state",
+        "windows",
         "joins",
         "spark",
         "preparation",

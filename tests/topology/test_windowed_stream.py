@@ -156,6 +156,11 @@ def keyed(**options):
             lambda: hourly(flights(), emit="updates").window("1d"),
             "compute 'hourly' may be corrected, and each revision",
         ),
+        (
+            lambda: hourly(flights()).key_by("plane").window("10min"),
+            "'hourly' stand for 1h or more, longer than the window",
+        ),
+        (lambda: hourly(flights()).filter(pc.field("flights") > 1).window("59min"), "no instance would contain any"),
         (lambda: hourly(flights(), allowed_lateness=-5), "compute 'hourly': allowed_lateness is -5"),
         (lambda: hourly(flights(), allowed_lateness="later"), "compute 'hourly': allowed_lateness is 'later'"),
         (lambda: hourly(flights(), emit="often"), "compute 'hourly': emit is 'often'"),
@@ -234,6 +239,18 @@ def test_watermark_that_no_source_advances_is_refused():
 def test_count_windows_need_no_event_time():
     topology = flights(event_time=None).key_by("plane").window(windows.count(2)).compute(COUNT).topology
     topology.validate()
+
+
+def test_window_over_all_rows_cannot_be_fed():
+    topology = de.Topology("delays")
+    flights(topology).window("1h").compute(COUNT, name="all")
+    with pytest.raises(TopologyError, match="compute 'all' has windows over all rows of its input, which cannot"):
+        flights(topology, "others").feed(de.topology.Stream(topology, ("all",)))
+
+
+def test_some_results_may_be_longer_than_the_window_that_follows():
+    both = flights().key_by("plane").window(["10min", "1h"]).compute(COUNT, name="both")
+    assert both.key_by("plane").window("30min").windowing.time == ("window_start", "window_end")
 
 
 def test_window_without_compute_is_refused():

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from window_oracle import expected, records
 
@@ -17,7 +17,7 @@ from dask_elastic import aggregate as agg
 from dask_elastic import windows
 from dask_elastic.testing import run
 from dask_elastic.topology.windowing import EventWindow
-from dask_elastic.vocab.errors import UserCodeError
+from dask_elastic.vocab.errors import TopologyError, UserCodeError
 
 SECOND = 1_000_000
 LOGIC = {
@@ -53,12 +53,15 @@ def readings(seed, rows=300, keys=5, seconds=500, disorder=0, nulls=0.0):
     )
 
 
-def source(rows, slack=None):
-    return de.Topology("windows").source("rows", de.sources.Arrow(rows, batch_rows=37, event_time="at", slack=slack))
+def source(rows, slack=None, parallel=1):
+    arrow = de.sources.Arrow(rows, batch_rows=37, event_time="at", slack=slack, parallel=parallel)
+    return de.Topology("windows").source("rows", arrow)
 
 
-def windowed(rows, given, time=None, slack=None, **options):
-    stream = source(rows, slack).key_by("key").window(given, time=time).compute(LOGIC, name="windowed", **options)
+def windowed(rows, given, time=None, slack=None, parallel=1, **options):
+    stream = (
+        source(rows, slack, parallel).key_by("key").window(given, time=time).compute(LOGIC, name="windowed", **options)
+    )
     stream.sink(de.sinks.Collect(), name="out")
     return stream.topology
 
@@ -93,11 +96,14 @@ EVENT = st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 60), st.intege
 
 
 @settings(max_examples=25, deadline=None)
-@given(EVENT, st.integers(0, 2**31), st.integers(0, 60))
-def test_any_window_has_the_results_of_the_whole_input(window, seed, disorder):
+@given(st.lists(EVENT, min_size=1, max_size=2), st.integers(0, 2**31), st.integers(0, 60), st.integers(1, 3))
+def test_any_windows_have_the_results_of_the_whole_input(given_, seed, disorder, parallel):
     rows = readings(seed, rows=120, disorder=disorder)
-    in_seconds = EventWindow(*(number * SECOND for number in vars(window).values()))
-    topology = windowed(rows, in_seconds, slack=disorder + 1)
+    in_seconds = [EventWindow(*(number * SECOND for number in vars(window).values())) for window in given_]
+    try:
+        topology = windowed(rows, in_seconds, slack=disorder + 1, parallel=parallel)
+    except TopologyError:
+        assume(False)
     assert records(results(topology, seed)) == records(truth(topology, rows).results)
 
 

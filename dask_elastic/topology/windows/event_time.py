@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
-from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
+from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START, EventWindow, Windowing, duration_text
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -49,6 +49,38 @@ def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str) 
             "and name it with time='column'."
         )
     return next(iter(found))
+
+
+def check_spans(topology: OperatorGraph, producers: Sequence[str], windowing: Windowing, where: str) -> None:
+    """Check that results of windows are not too long for all instances of a window that follows.
+
+    Parameters
+    ----------
+    topology : OperatorGraph
+        The topology.
+    producers : sequence of str
+        The operators whose rows the stream has.
+    windowing : Windowing
+        The window that follows.
+    where : str
+        The stream, for the error text.
+
+    Raises
+    ------
+    TopologyError
+        When no instance could contain a result.
+    """
+    if windowing.time != (WINDOW_START, WINDOW_END):
+        return
+    longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
+    for operator in _origins(topology, producers):
+        before = operator.windowing if isinstance(operator, Compute) else None
+        spans = [window.length for window in before.windows if isinstance(window, EventWindow)] if before else []
+        if spans and min(spans) > longest:
+            raise TopologyError(
+                f"{where}: results of compute {operator.name!r} stand for {duration_text(min(spans))} or more, longer "
+                f"than the window, {duration_text(longest)}: no instance would contain any. Give a longer window."
+            )
 
 
 def _origins(topology: OperatorGraph, producers: Sequence[str]) -> list[Operator]:

@@ -12,7 +12,7 @@ from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
 from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, Windowing
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
-from dask_elastic.topology.windows.event_time import time_columns
+from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
 from dask_elastic.vocab.errors import TopologyError
 
@@ -60,6 +60,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
             counts = any(isinstance(window, CountWindow) for window in windows)
             columns = () if counts else time_columns(self._topology, self._producers, where)
         self._windowing = _checked(windows, columns, where)
+        check_spans(self._topology, self._producers, self._windowing, where)
 
     @property
     def windowing(self) -> Windowing:

@@ -1,0 +1,144 @@
+"""Windowed counts and sums of 10,000 keys, compared with a bare loop; and what it saves that windows share slices.
+
+Prints one JSON line per window: the engine's and the bare loop's rows per second (medians of the runs, which alternate)
+and their ratio. Then, for windows of 5, 10, 15 and 20 minutes over an hour of event time: the CPU seconds of one
+compute with slices, of one with a state for each instance, and of four computes, beside the cost model's ratio.
+
+    python benchmarks/windows.py [--rows 10000000] [--runs 5] [--batch 65536] [--only tumbling|hopping|sharing]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import time
+from typing import Any
+
+from _event_stream import KEYS, bare_windows, emitted, event_stream, note, started, warm
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+from dask_elastic import windows
+from dask_elastic.windows.window_plan import WindowLoad, plan_windows
+
+PER_SECOND = 100_000
+"""Rows per second of event time of the tumbling and the hopping window."""
+
+WINDOWS = {
+    "tumbling": (windows.tumbling("10s"), 1, 10_000_000),
+    "hopping": (windows.hopping("10s", "1s"), 10, 1_000_000),
+}
+"""The windows; slices of an instance and the microseconds of a slice in the bare loop."""
+
+MINUTES = ("5min", "10min", "15min", "20min")
+MERGE_SECONDS = 1e-7
+"""CPU seconds to merge the partials of one key, for the model: as an aggregate of an array does."""
+
+AGGREGATES = {"rows": de.aggregate.Count(), "total": de.aggregate.Sum("value")}
+
+
+def windowed(total: int, rows: int, per_second: float, given: list[Any], **options: Any) -> de.Topology:
+    """Return a topology with a compute for each element of `given`."""
+    topology = de.Topology("windows")
+    read = functools.partial(event_stream, total, rows, per_second)
+    stream = topology.source("stream", de.sources.Iterable(read, event_time="at"))
+    for number, one in enumerate(given):
+        results = stream.key_by("key").window(one).compute(AGGREGATES, name=f"windows-{number}", **options)
+        results.sink(de.sinks.Call(note))
+    return topology
+
+
+def engine(client: Client, topology: de.Topology, rows: int) -> tuple[float, float, tuple[int, int]]:
+    """Run a topology; returns its seconds, the CPU seconds of its worker, and what it emitted."""
+    client.run(warm, rows)
+    (cpu,) = client.run(time.process_time).values()
+    job = de.submit(topology, client)
+    job.wait(progress=False)
+    (spent,) = client.run(time.process_time).values()
+    (began,) = client.run(started).values()
+    took = job._describe().ended - began
+    (found,) = client.run(emitted).values()
+    job.forget()
+    return took, spent - cpu, found
+
+
+def throughput(client: Client, name: str, total: int, rows: int, runs: int) -> dict[str, Any]:
+    """Compare one window with the bare loop."""
+    window, slices, slice_us = WINDOWS[name]
+    measured: dict[str, list[float]] = {"engine": [], "bare": []}
+    for _ in range(runs + 1):
+        took, _, (results, counted) = engine(client, windowed(total, rows, PER_SECOND, [window]), rows)
+        assert counted == total // rows * rows * slices
+        measured["engine"].append(total / took)
+        measured["bare"].append(bare_windows(total, rows, PER_SECOND, slices, slice_us))
+    medians = {side: statistics.median(values[1:]) for side, values in measured.items()}
+    return {
+        "window": str(window),
+        "results": results,
+        "engine_rows_per_s": round(medians["engine"]),
+        "bare_rows_per_s": round(medians["bare"]),
+        "ratio": round(medians["engine"] / medians["bare"], 3),
+        "all_engine": [round(value) for value in measured["engine"][1:]],
+        "all_bare": [round(value) for value in measured["bare"][1:]],
+    }
+
+
+def sharing(client: Client, total: int, rows: int, runs: int) -> dict[str, Any]:
+    """Compare the ways to compute four windows, and one window."""
+    per_second = total / 3600
+    make = functools.partial(windowed, total, rows, per_second)
+    ways = {
+        "slices": make([list(MINUTES)]),
+        # Results that may be corrected have no slices.
+        "instances": make([list(MINUTES)], allowed_lateness="1us"),
+        "four_computes": make([*MINUTES]),
+        "one_window": make(["20min"]),
+    }
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(runs + 1):
+        for way, topology in ways.items():
+            _, spent, (_, counted) = engine(client, topology, rows)
+            assert counted == total // rows * rows * (1 if way == "one_window" else 4)
+            cpu[way].append(spent)
+    seconds = {way: statistics.median(values[1:]) for way, values in cpu.items()}
+    windowing = ways["slices"].operator("windows-0").windowing
+    load = WindowLoad(per_second, seconds["one_window"] / total, MERGE_SECONDS, KEYS)
+    plan = plan_windows(windowing, load)
+    assert plan.shared is not None
+    assert plan.separate is not None
+    return {
+        "windows": MINUTES,
+        **{f"{way}_cpu_s": round(spent, 2) for way, spent in seconds.items()},
+        "saved_to_instances": round(seconds["instances"] / seconds["slices"], 2),
+        "saved_to_four_computes": round(seconds["four_computes"] / seconds["slices"], 2),
+        "predicted": round(plan.separate / plan.shared, 2),
+        "plan": plan.partials,
+    }
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=65_536)
+    parser.add_argument("--only", choices=(*WINDOWS, "sharing"), action="append")
+    arguments = parser.parse_args()
+    total = arguments.rows // arguments.batch * arguments.batch
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        for name in arguments.only or (*WINDOWS, "sharing"):
+            if name == "sharing":
+                found = sharing(client, total, arguments.batch, arguments.runs)
+            else:
+                found = throughput(client, name, total, arguments.batch, arguments.runs)
+            common = {"benchmark": "windows", "rows": total, "batch_rows": arguments.batch, "runs": arguments.runs}
+            print(json.dumps(common | found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
