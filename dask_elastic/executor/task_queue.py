@@ -97,7 +97,7 @@ class Work:
     def _build(self, copied: bool) -> Batch:
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            part = piece.block.part if copied else piece.block.chosen
+            part = piece.block.part if copied or self.record is not None else piece.block.chosen
             return Batch(*part(piece.start, piece.stop), piece.receipt.stamp, self.now, None, self.record)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)

@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_elastic import aggregate as agg
+from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.logic import AggregateLogic
 from dask_elastic.executor.piece import Block, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task_queue import Work
@@ -147,6 +148,31 @@ def test_function_that_fails_on_rows_of_another_task_is_evaluated_on_own_rows():
         except ValueError:
             outcomes.append("failed")
     assert outcomes == ["failed", "processed", "processed"]
+
+
+def test_failing_rows_of_chosen_rows_are_skipped():
+    def checked(rows: pa.RecordBatch) -> pa.Array:
+        if pc.any(pc.equal(rows["value"], 4_001)).as_py():
+            raise ValueError("a bad value")
+        return rows["value"]
+
+    batch = pa.record_batch({"key": NUMBERS, "value": np.arange(ROWS)})
+    all_logics, letters = logics({"total": agg.Sum(checked, columns=["value"]), "rows": agg.Count()}), []
+    policy = ErrorPolicy("skip", letters.append)
+    for task, work in enumerate(works(batch, ["key"])):
+        chosen = work.batch(copied=False)
+        rows, hashes = chosen.rows, chosen.hashes
+        rows.costs = Costs()
+
+        def run(start, stop, errors, rows=rows, hashes=hashes, logic=all_logics[task]):
+            part = rows if (start, stop) == (0, rows.num_rows) else rows.slice(start, stop - start)
+            return logic.process(part, hashes[start:stop])
+
+        policy.run("planes", run, rows)
+    assert [letter.rows.to_pylist() for letter in letters] == [[{"key": NUMBERS[4_001].item(), "value": 4_001}]]
+    _, values = all_logics[0].store.rows()
+    assert sum(values[0].tolist()) == sum(range(ROWS)) - 4_001
+    assert sum(values[2].tolist()) == ROWS - 1
 
 
 def test_function_with_too_few_values_for_a_whole_batch_is_an_error():
