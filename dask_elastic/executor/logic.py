@@ -11,7 +11,7 @@ from dask_elastic.executor.error_policy import Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
-from dask_elastic.routing.hashing import check_keys, have_no_checks
+from dask_elastic.routing.hashing import check_chosen, check_keys
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.aggregates.bundle import Bundle
@@ -105,11 +105,8 @@ class AggregateLogic:
 
     def _checks(self, rows: pa.RecordBatch | ChosenRows, positions: list[int]) -> np.ndarray | None:
         keys = self.operator.keys
-        if isinstance(rows, ChosenRows):
-            # Most keys need no check, and are then not copied.
-            source = [rows.source.column(position) for position in positions]
-            if have_no_checks(source, keys):
-                return None
+        if isinstance(rows, ChosenRows) and len(keys) == 1:
+            return check_chosen(rows, positions[0], keys[0])
         return check_keys([rows.column(position) for position in positions], keys)
 
     def _bind(self, schema: pa.Schema) -> _Bound:

@@ -97,7 +97,8 @@ class Work:
     def _build(self, copied: bool) -> Batch:
         if len(self.pieces) == 1:
             piece = self.pieces[0]
-            rows, hashes = (piece.block.part if copied else piece.block.chosen)(piece.start, piece.stop)
+            part = piece.block.part if copied or self.record is not None else piece.block.chosen
+            rows, hashes = part(piece.start, piece.stop)
             receipt = piece.receipt
             return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, receipt.reached)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]

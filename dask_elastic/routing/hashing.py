@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dask_elastic.routing.scalar_hashing import SCALAR, few_checks, few_values
-from dask_elastic.routing.string_hashing import CHECK, HASH, SHORT, Family, Words, combine, string_words
+from dask_elastic.routing.string_hashing import CHECK, HASH, Family, Words, combine, string_checks, string_words
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 _NULL_CHECK = np.uint64(1)
@@ -164,15 +165,17 @@ def check_keys(arrays: Sequence[pa.Array], names: Sequence[str]) -> Words | None
     return _single_check(plain[0]) if len(plain) == 1 else _hashes(plain, CHECK)
 
 
-def have_no_checks(arrays: Sequence[pa.Array], names: Sequence[str]) -> bool:
-    """Return whether `check_keys` would return None; may be False where telling takes as long as the checks."""
-    if len(arrays) != 1 or arrays[0].null_count:
-        return False
-    array = _plain(arrays[0], names[0])
+def check_chosen(rows: ChosenRows, position: int, name: str) -> Words | None:
+    """Return `check_keys` of the only key column; most columns are not copied for it."""
+    array = _plain(rows.source.column(position), name)
     kind = _KINDS[array.type.id]
-    if kind in (_Kind.INTEGER, _Kind.BOOL, _Kind.FLOAT, _Kind.DAYS):
-        return True
-    return kind is _Kind.BYTES and bool(np.diff(_strings(array)[1]).max(initial=0) <= SHORT)
+    if array.null_count == 0 and kind in (_Kind.INTEGER, _Kind.BOOL, _Kind.FLOAT, _Kind.DAYS):
+        return None
+    if array.null_count == 0 and kind is _Kind.BYTES:
+        data, offsets = _strings(array)
+        begins = offsets.take(rows.numbers)
+        return string_checks(data, begins, offsets[1:].take(rows.numbers) - begins)
+    return check_keys([rows.column(position)], [name])
 
 
 def column_words(array: pa.Array) -> Words:
@@ -415,12 +418,7 @@ def _string_check(array: pa.Array) -> Words | None:
     if (few := few_values(array)) is not None:
         return few_checks(few)
     data, offsets = _strings(array)
-    lengths = np.diff(offsets)
-    if len(lengths) == 0 or lengths.max() <= SHORT:
-        return None
-    check = CHECK.mix(string_words(data, offsets, CHECK))
-    check[lengths <= SHORT] = 0
-    return check
+    return string_checks(data, offsets[:-1], np.diff(offsets))
 
 
 def _strings(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.signedinteger]]:

@@ -222,23 +222,60 @@ def string_words(data: NDArray[np.uint8], offsets: NDArray[np.signedinteger], fa
     windows: Words = np.ndarray((end - origin + 1,), dtype=np.dtype("<u8"), buffer=padded.data, strides=(1,))
     for start in range(0, count, BLOCK):
         block = offsets[start : start + BLOCK + 1]
-        words[start : start + BLOCK] = _block_words(windows, block[:-1] - origin, np.diff(block), family)
+        begins, lengths = block[:-1] - origin, np.diff(block)
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        if 0 < shortest == longest <= _LANE * _LOOPED_LANES:
+            words[start : start + BLOCK] = _equal_words(windows, int(begins[0]), len(begins), longest, family)
+        else:
+            words[start : start + BLOCK] = _block_words(windows, begins, lengths, family)
     return words
+
+
+def string_checks(
+    data: NDArray[np.uint8], begins: NDArray[np.signedinteger], lengths: NDArray[np.signedinteger]
+) -> Words | None:
+    """Hash byte strings a second time; strings of up to `SHORT` bytes are identified by their first hash.
+
+    Parameters
+    ----------
+    data : numpy.ndarray of uint8
+        The bytes of all strings.
+    begins, lengths : numpy.ndarray of int32 or int64
+        The start of each string in `data`, and its length.
+
+    Returns
+    -------
+    numpy.ndarray of uint64 or None
+        The checks, 0 for each short string; None if all strings are short.
+
+    Examples
+    --------
+    >>> data = np.frombuffer(b"N10156 N10156-2013", dtype=np.uint8)
+    >>> string_checks(data, np.array([0, 7]), np.array([6, 11])).tolist()[0]
+    0
+    """
+    rows = np.flatnonzero(lengths > SHORT)
+    if len(rows) == 0:
+        return None
+    checks = np.zeros(len(lengths), dtype=np.uint64)
+    # All lanes of strings that are not short lie within the strings.
+    windows: Words = np.ndarray((len(data) - SHORT,), dtype=np.dtype("<u8"), buffer=data.data, strides=(1,))
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        checks[block] = CHECK.mix(_block_words(windows, begins.take(block), lengths.take(block), CHECK))
+    return checks
 
 
 def _block_words(
     windows: Words, begins: NDArray[np.signedinteger], lengths: NDArray[np.signedinteger], family: Family
 ) -> Words:
-    shortest, longest = int(lengths.min()), int(lengths.max())
-    if 0 < shortest == longest <= _LANE * _LOOPED_LANES:
-        return _equal_words(windows, int(begins[0]), len(begins), longest, family)
     words: Words = windows[begins]
-    if shortest < _LANE:
+    if int(lengths.min()) < _LANE:
         words &= _LANE_MASKS.take(lengths, mode="clip")
     tags = lengths.astype(np.uint64)
     tags <<= _LENGTH_SHIFT
     words += tags
-    if longest > _LANE:
+    if int(lengths.max()) > _LANE:
         rows = np.flatnonzero(lengths > _LANE)
         _add_lanes(words, rows, windows, begins[rows], lengths[rows], family)
     return words

@@ -197,13 +197,16 @@ class DirectIndex:
 
     def __init__(self, index: KeyIndex) -> None:
         self._index = index
-        self._allocate(_FIRST_DIRECT_BITS)
+        # Allocated for the first large batch: most tables only see small ones.
+        self._shift = np.uint64(0)
+        self._slots: Slots = np.empty(0, np.intp)
+        self._hashes: Words = np.empty(0, np.uint64)
 
     def _allocate(self, bits: int) -> None:
         self._shift = np.uint64(64 - bits)
-        self._slots: Slots = np.zeros(1 << bits, np.intp)
+        self._slots = np.zeros(1 << bits, np.intp)
         # An empty bucket has a hash of another one, so that no hash is found in it.
-        self._hashes: Words = np.zeros(1 << bits, np.uint64)
+        self._hashes = np.zeros(1 << bits, np.uint64)
         self._hashes[0] = 1 << 63
 
     def lookup(self, hashes: Words) -> Slots:
@@ -228,8 +231,9 @@ class DirectIndex:
 
     def _fit(self) -> None:
         """Let the table grow with the number of keys; it fills again as keys are looked up."""
-        if len(self._slots) < _BUCKETS_PER_KEY * len(self._index):
-            self._allocate((2 * _BUCKETS_PER_KEY * len(self._index)).bit_length() - 1)
+        least = max(_BUCKETS_PER_KEY * len(self._index), 1 << _FIRST_DIRECT_BITS)
+        if len(self._slots) < least:
+            self._allocate((2 * least).bit_length() - 1)
 
     def insert(self, hashes: Words, slots: Slots) -> None:
         """Add hashes, which must be distinct and not in the index yet."""

@@ -47,6 +47,8 @@ class ChosenRows:
 
     Attributes
     ----------
+    numbers : numpy.ndarray of intp
+        The numbers of the chosen rows.
     costs : EvaluationCosts or None
         Decides how functions are evaluated; None to copy their columns always.
 
@@ -57,14 +59,14 @@ class ChosenRows:
     ([3, 7], [{'plane': 'c', 'delay': 7}])
     """
 
-    __slots__ = ("_columns", "_numbers", "costs", "num_rows", "schema", "source")
+    __slots__ = ("_columns", "costs", "num_rows", "numbers", "schema", "source")
 
     def __init__(self, source: pa.RecordBatch, numbers: npt.NDArray[np.intp]) -> None:
         self.source = source
         self.schema = source.schema
         self.num_rows = len(numbers)
         self.costs: EvaluationCosts | None = None
-        self._numbers = numbers
+        self.numbers = numbers
         self._columns: dict[int, pa.Array] = {}
 
     def __len__(self) -> int:
@@ -77,13 +79,13 @@ class ChosenRows:
 
     def copied(self) -> pa.RecordBatch:
         """Return a copy of the rows."""
-        return take_rows(self.source, self._numbers)
+        return take_rows(self.source, self.numbers)
 
     def column(self, name: str | int) -> pa.Array:
         """Return the rows' values of a column, by name or position."""
         position = self.schema.names.index(name) if isinstance(name, str) else name
         if position not in self._columns:
-            self._columns[position] = take_column(self.source.column(position), self._numbers)
+            self._columns[position] = take_column(self.source.column(position), self.numbers)
         return self._columns[position]
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
@@ -93,15 +95,15 @@ class ChosenRows:
 
     def take(self, positions: pa.Array) -> pa.RecordBatch:
         """Return a copy of the rows at given positions among the chosen ones."""
-        return self.source.take(pa.array(self._numbers.take(positions.to_numpy())))
+        return self.source.take(pa.array(self.numbers.take(positions.to_numpy())))
 
     def column_at(self, position: int, rows: npt.NDArray[np.intp]) -> pa.Array:
         """Return the values of a column in rows at given positions among the chosen ones."""
-        return self.source.column(position).take(pa.array(self._numbers.take(rows)))
+        return self.source.column(position).take(pa.array(self.numbers.take(rows)))
 
     def slice(self, start: int, length: int) -> pa.RecordBatch:
         """Return a copy of a range of the rows."""
-        return take_rows(self.source, self._numbers[start : start + length])
+        return take_rows(self.source, self.numbers[start : start + length])
 
     def evaluated(self, function: Values, names: Sequence[str]) -> pa.Array:
         """Return the values of a function of some columns, one for each row.
@@ -135,7 +137,7 @@ class ChosenRows:
                 values = None
             costs.note_all(function, self.source.num_rows, costs.now() - began)
             if values is not None:
-                return take_column(values, self._numbers)
+                return take_column(values, self.numbers)
         began = costs.now()
         rows = self.select(names)
         copied = costs.now()

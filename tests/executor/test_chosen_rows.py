@@ -6,11 +6,12 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_elastic import aggregate as agg
+from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.logic import AggregateLogic
 from dask_elastic.executor.piece import Block, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.meters import FunctionCosts
-from dask_elastic.routing.hashing import check_columns, hash_columns, have_no_checks
+from dask_elastic.routing.hashing import check_chosen, check_columns, hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.state.store import KeyedStore
@@ -149,6 +150,31 @@ def test_function_that_fails_on_rows_of_another_task_is_evaluated_on_own_rows():
     assert outcomes == ["failed", "processed", "processed"]
 
 
+def test_failing_rows_of_chosen_rows_are_skipped():
+    def checked(rows: pa.RecordBatch) -> pa.Array:
+        if pc.any(pc.equal(rows["value"], 4_001)).as_py():
+            raise ValueError("a bad value")
+        return rows["value"]
+
+    batch = pa.record_batch({"key": NUMBERS, "value": np.arange(ROWS)})
+    all_logics, letters = logics({"total": agg.Sum(checked, columns=["value"]), "rows": agg.Count()}), []
+    policy = ErrorPolicy("skip", letters.append)
+    for task, work in enumerate(works(batch, ["key"])):
+        chosen = work.batch(copied=False)
+        rows, hashes = chosen.rows, chosen.hashes
+        rows.costs = Costs()
+
+        def run(start, stop, errors, rows=rows, hashes=hashes, logic=all_logics[task]):
+            part = rows if (start, stop) == (0, rows.num_rows) else rows.slice(start, stop - start)
+            return logic.process(part, hashes[start:stop])
+
+        policy.run("planes", run, rows)
+    assert [letter.rows.to_pylist() for letter in letters] == [[{"key": NUMBERS[4_001].item(), "value": 4_001}]]
+    _, values = all_logics[0].store.rows()
+    assert sum(values[0].tolist()) == sum(range(ROWS)) - 4_001
+    assert sum(values[2].tolist()) == ROWS - 1
+
+
 def test_function_with_too_few_values_for_a_whole_batch_is_an_error():
     (work, *_) = works(batch_of(KEYS["integers"]), ["key"])
     (logic, *_) = logics(
@@ -187,11 +213,12 @@ def test_aggregate_of_a_user_gets_a_copy_of_the_rows():
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_keys_without_checks_are_found(key: str):
-    rows = pa.record_batch({"key": KEYS[key]})
-    if have_no_checks([rows["key"]], ["key"]):
-        assert check_columns(rows, ["key"]) is None
-    assert have_no_checks([rows["key"]], ["key"]) == (key in ("integers", "short strings"))
+def test_checks_of_chosen_rows_equal_those_of_copies(key: str):
+    rows = pa.record_batch({"key": KEYS[key]}).slice(5)
+    chosen = ChosenRows(rows, np.flatnonzero(NUMBERS[5:] % 3))
+    found, expected = check_chosen(chosen, 0, "key"), check_columns(chosen.copied(), ["key"])
+    assert (found is None) == (expected is None)
+    assert found is None or found.tolist() == expected.tolist()
 
 
 def test_costs_prefer_whole_batches_for_functions_that_read_little_of_wide_columns():
