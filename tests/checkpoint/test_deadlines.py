@@ -65,6 +65,7 @@ def test_calls_that_never_return_are_bounded(tmp_path, monkeypatch, caplog):
     hung, other, gate = CheckpointFolder(tmp_path / "hung"), CheckpointFolder(tmp_path / "other"), threading.Event()
     begun = []
     hung._files = SimpleNamespace(sizes=lambda folder: begun.append(gate.wait()) or {})
+    wait_for(lambda: storage_threads() == 0)
     for _ in range(deadline.MOST_OVERDUE):
         with pytest.raises(CheckpointError, match="has not answered within"):
             hung.sizes("a")
