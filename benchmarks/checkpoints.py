@@ -4,20 +4,24 @@
 checkpoint every second and without (10,000 keys), then with `--large-keys` keys and one every ten seconds. `latency`:
 p99 at half of the throughput, with and without a checkpoint every second. Runs with and without alternate. `restart`:
 a home is killed (SIGKILL) while its state is `--state-mb`; seconds until a sink gets the first row of the restarted
-job. `bytes`: bytes of checkpoints between which 1, 10 and 100 % of the keys change. Two workers of one thread each.
-Prints one JSON line per setting; medians of the runs.
+job. `resume`: the process of the scheduler is killed, and the job resumed on another cluster; seconds until it runs,
+and until a sink gets a row. `bytes`: bytes of checkpoints between which 1, 10 and 100 % of the keys change. Two workers
+of one thread each. Prints one JSON line per setting; medians of the runs.
 
-    python benchmarks/checkpoints.py [--measure throughput latency restart bytes] [--runs 2] [--seconds 5]
+    python benchmarks/checkpoints.py [--measure throughput latency restart resume bytes] [--runs 2] [--seconds 5]
         [--large-keys 1000000] [--large-seconds 16] [--state-mb 50] [--restarts 5] [--bytes-keys 200000]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +34,8 @@ import pyarrow as pa
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.topology.source import Source, SourceContext
 
 STRIDE = 7919
@@ -189,24 +195,75 @@ class Marks:
             file.write(f"{time.time()}\n")
 
 
+def filled_job(client: Client, folder: str, state_mb: float) -> tuple[de.Job, float]:
+    """Start a job that fills its state, and then gets few rows; returns it, and the MB that a restart reads."""
+    keys = round(state_mb * 1e6 / KEY_BYTES)
+    topology = de.Topology("restarted")
+    # Batches of all keys fill the state; small ones follow at a rate.
+    filled = topology.source("filled", InTurn(keys, keys // BATCH * BATCH + BATCH, parallel=1))
+    paced = topology.source("paced", InTurn(keys, 10**9, parallel=1, rate=2_000.0, batch=20))
+    per_key = filled.union(paced).key_by("key").compute(AGGREGATES, name="per_key", executors=1)
+    per_key.filter(lambda rows: np.asarray(rows["rows"]) > 0).sink(de.sinks.Call(Marks(f"{folder}/marks")), name="out")
+    job = de.submit(
+        topology, client, checkpoint=f"{folder}/checkpoints", checkpoint_interval="1s", restart_attempts=1000,
+        cores={"per_key": 1},
+    )  # fmt: skip
+    wait_for(lambda: job.metrics()["rows"].sum() > keys, "the state is filled")
+    job.checkpoint()
+    manifest = Catalog(CheckpointFolder(f"{folder}/checkpoints")).load()
+    return job, sum(file.nbytes for chain in manifest.state("per_key").chains for file in chain.files) / 1e6
+
+
+def doomed(folder: str, state_mb: float) -> None:
+    """Run the job on a cluster in this process until it is killed."""
+    with dask.config.set(SETTINGS), local_cluster() as cluster, Client(cluster) as client:
+        _, size = filled_job(client, folder, state_mb)
+        (Path(folder) / "ready").write_text(str(size))
+        while True:
+            time.sleep(1)
+
+
+def resume(client: Client, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Kill the process of a scheduler; measure until the job has resumed on another cluster, and a sink gets rows."""
+    first, running, size = [], [], 0.0
+    for _ in range(given.restarts):
+        with tempfile.TemporaryDirectory() as folder:
+            ready, marks = Path(folder) / "ready", Path(folder) / "marks"
+            arguments = [__file__, "--doomed", folder, "--state-mb", str(given.state_mb)]
+            process = subprocess.Popen([sys.executable, *arguments], start_new_session=True)
+            try:
+                size = float(wait_for(lambda: ready.exists() and ready.read_text(), "the job runs"))  # noqa: B023
+                # Its workers go on for a moment, as those of a lost machine would.
+                process.kill()
+                killed = time.time()
+                job = de.resume(f"{folder}/checkpoints", client)
+                wait_for(lambda: job.status == "running", "the job runs again")  # noqa: B023
+                running.append(time.time() - killed)
+                began = time.time()
+                # The workers of the killed scheduler have no lease by now.
+                wait_for(lambda: any(at > began for at in map(float, marks.read_text().split())), "a row")  # noqa: B023
+                first.append(time.time() - killed)
+                job.stop()
+                job.forget()
+            finally:
+                process.kill()
+                process.wait()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    yield {
+        "resumptions": len(first),
+        "state_mb": round(size, 1),
+        "kill_to_running_p50_s": round(statistics.median(running), 2),
+        "kill_to_first_row_p50_s": round(statistics.median(first), 2),
+        "kill_to_first_row_max_s": round(max(first), 2),
+    }
+
+
 def restart(client: Client, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Kill the home of an executor again and again; measure until the sink gets rows again."""
-    keys = round(given.state_mb * 1e6 / KEY_BYTES)
     with tempfile.TemporaryDirectory() as folder:
         marks = f"{folder}/marks"
-        topology = de.Topology("restarted")
-        # Batches of all keys fill the state; small ones follow at a rate.
-        filled = topology.source("filled", InTurn(keys, keys // BATCH * BATCH + BATCH, parallel=1))
-        paced = topology.source("paced", InTurn(keys, 10**9, parallel=1, rate=2_000.0, batch=20))
-        per_key = filled.union(paced).key_by("key").compute(AGGREGATES, name="per_key", executors=1)
-        per_key.filter(lambda rows: np.asarray(rows["rows"]) > 0).sink(de.sinks.Call(Marks(marks)), name="out")
-        job = de.submit(
-            topology, client, checkpoint=f"{folder}/checkpoints", checkpoint_interval="1s", restart_attempts=1000,
-            cores={"per_key": 1},
-        )  # fmt: skip
-        wait_for(lambda: job.metrics()["rows"].sum() > keys, "the state is filled")
-        job.checkpoint()
-        size = complete(job)["nbytes"].max() / 1e6
+        job, size = filled_job(client, folder, given.state_mb)
         took = [_kill_home(client, job, marks) for _ in range(given.restarts)]
         job.stop()
         job.forget()
@@ -260,7 +317,12 @@ def nbytes(client: Client, given: argparse.Namespace) -> Iterator[dict[str, Any]
         yield {**line, "amplification": round(mean / (share * sizes[0]), 2)}
 
 
-MEASURES = {"throughput": throughput, "latency": latency, "restart": restart, "bytes": nbytes}
+MEASURES = {"throughput": throughput, "latency": latency, "restart": restart, "resume": resume, "bytes": nbytes}
+
+
+def local_cluster() -> LocalCluster:
+    """Return a cluster of two workers of one thread each."""
+    return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL")
 
 
 def main() -> None:
@@ -275,11 +337,14 @@ def main() -> None:
     parser.add_argument("--state-mb", type=float, default=50.0)
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--bytes-keys", type=int, default=200_000)
+    parser.add_argument("--doomed", metavar="FOLDER", help="run the job of `resume` until this process is killed")
     given = parser.parse_args()
+    if given.doomed:
+        doomed(given.doomed, given.state_mb)
     for name in given.measure:
         with (
             dask.config.set(SETTINGS),
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL") as cluster,
+            local_cluster() as cluster,
             Client(cluster) as client,
         ):
             for line in MEASURES[name](client, given):

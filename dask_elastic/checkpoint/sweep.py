@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from dask_elastic.checkpoint import manifest_file
 from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.dropped_sources import files_of_dropped
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 
@@ -30,7 +32,13 @@ class Swept:
     finished: bool
 
 
-def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED, kept_from: int | None = None) -> Swept:
+def sweep(
+    catalog: Catalog,
+    keep: int = 2,
+    most: int = MOST_DELETED,
+    kept_from: int | None = None,
+    running: Collection[str] | None = None,
+) -> Swept:
     """Delete the checkpoints beyond the newest complete ones, and files that no checkpoint needs.
 
     Parameters
@@ -43,6 +51,8 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED, kept_from: 
         The most files to delete, which bounds the time of a sweep.
     kept_from : int, optional
         The number from which on all checkpoints are kept in addition.
+    running : collection of str, optional
+        The components of the job: what dropped sources had accepted is deleted too.
 
     Returns
     -------
@@ -76,7 +86,9 @@ def sweep(catalog: Catalog, keep: int = 2, most: int = MOST_DELETED, kept_from: 
     if not kept:
         return Swept(0, True)
     deleted = 0
-    for path in _unneeded(catalog.folder, kept, newest=max(kept), oldest=_oldest(kept, keep)):
+    unneeded = _unneeded(catalog.folder, kept, newest=max(kept), oldest=_oldest(kept, keep))
+    dropped = () if running is None else files_of_dropped(catalog.folder, kept.values(), running)
+    for path in itertools.chain(unneeded, dropped):
         if deleted == most:
             return Swept(deleted, False)
         catalog.folder.delete(path)

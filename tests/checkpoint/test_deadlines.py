@@ -56,6 +56,31 @@ def test_storage_that_does_not_answer_is_an_error(hanging, call):
         call(hanging)
 
 
+def storage_threads():
+    return sum(thread.name == "elastic-storage" for thread in threading.enumerate())
+
+
+def test_calls_that_never_return_are_bounded(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(deadline, "SECONDS", 0.02)
+    hung, other, gate = CheckpointFolder(tmp_path / "hung"), CheckpointFolder(tmp_path / "other"), threading.Event()
+    begun = []
+    hung._files = SimpleNamespace(sizes=lambda folder: begun.append(gate.wait()) or {})
+    wait_for(lambda: storage_threads() == 0)
+    for _ in range(deadline.MOST_OVERDUE):
+        with pytest.raises(CheckpointError, match="has not answered within"):
+            hung.sizes("a")
+    for _ in range(3):
+        with pytest.raises(CheckpointError, match=r"8 earlier calls have not returned.*restart this process"):
+            hung.sizes("a")
+    assert storage_threads() == deadline.MOST_OVERDUE
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert other.sizes("a") == {}
+    monkeypatch.setattr(deadline, "SECONDS", 20)
+    gate.set()
+    wait_for(lambda: len(begun) == deadline.MOST_OVERDUE and storage_threads() == 0)
+    assert hung.sizes("a") == {}
+
+
 def test_large_file_has_more_time(monkeypatch):
     monkeypatch.setattr(deadline, "SECONDS", 0.05)
     monkeypatch.setattr(deadline, "SLOWEST", 100)

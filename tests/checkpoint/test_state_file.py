@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.checkpoint import folder as folders
 from dask_elastic.checkpoint import state_file
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.chain import Chain
@@ -80,6 +81,24 @@ def test_batches_are_bounded(folder, monkeypatch):
     sizes = [batch.nbytes for batch in file.batches()]
     assert len(sizes) > 20
     assert max(sizes) < 8192
+
+
+def test_large_local_file_is_read_in_parts_and_damage_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "_PART_BYTES", 1000)
+    monkeypatch.setattr(state_file, "BATCH_BYTES", 4096)
+    local = CheckpointFolder(tmp_path)
+    ref = written(local, rows(NUMBER, np.arange(5000)))
+    file = state_file.read(local, ref)
+    for _ in range(2):
+        assert np.concatenate([decode(batch).values[0] for batch in file.batches()]).tolist() == [*range(5000)]
+    path = tmp_path / ref.path
+    whole = path.read_bytes()
+    for contents, wanted in ((whole[:-1], "bytes"), (whole[:5000] + b"?" + whole[5001:], "checksum"), (None, "bytes")):
+        path.unlink()
+        if contents is not None:
+            path.write_bytes(contents)
+        with pytest.raises(CheckpointCorrupt, match=rf"{path.name} is damaged: wanted .*{wanted}"):
+            state_file.read(local, ref)
 
 
 def test_lists_of_words_and_of_other_objects_are_in_one_file(folder):

@@ -207,3 +207,32 @@ def test_publishing_succeeds_if_only_the_answer_was_lost(monkeypatch):
     monkeypatch.setattr(folder, "write", losing)
     catalog.publish(manifest(1, 1))
     assert catalog.load().number == 1
+
+
+@pytest.mark.parametrize("above", [0, 9])
+def test_scheduler_that_restarts_gives_way_to_one_that_reserves_at_the_same_time(monkeypatch, above):
+    catalog = Catalog(MemoryFolder())
+    owned = takeover.requested(takeover.reserve_generation(catalog, owner="lost"))
+    claim = catalog.folder.claim
+
+    def claimed(path, owner=""):
+        if owner == "lost":
+            monkeypatch.setattr(catalog.folder, "claim", claim)
+            other = takeover.requested(takeover.reserve_generation(catalog, owner="other"))
+            assert other == owned + 1
+        return claim(path, owner)
+
+    monkeypatch.setattr(catalog.folder, "claim", claimed)
+    with pytest.raises(CheckpointSuperseded, match="continued the job as generation 2"):
+        takeover.requested(takeover.reserve_generation(catalog, above, owned, owner="lost"))
+    # The other one is not superseded by what was withdrawn.
+    assert takeover.requested(takeover.choose_checkpoint(catalog, owned + 1, base=0)) == 0
+
+
+def test_record_of_a_base_that_storage_writes_late_supersedes_nothing_in_use():
+    # Generation 3 chose checkpoint 1, and failed; generation 4 began from checkpoint 2 of generation 2 before the
+    # record of generation 3 appeared.
+    bases = {1: 0, 2: 0, 3: 1, 4: 2}
+    assert not is_superseded(bases, generation=2, checkpoint=2)
+    assert is_superseded({1: 0, 2: 0, 3: 1}, generation=2, checkpoint=2)
+    assert is_superseded({1: 0, 2: 0, 3: 1, 4: 3}, generation=2, checkpoint=2)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from dask_elastic.checkpoint.accepted import continued
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import copy_checkpoint
+from dask_elastic.checkpoint.dropped_sources import forget_namesakes
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.checkpoint.manifest import Manifest
@@ -86,6 +87,7 @@ def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
             f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
             "dask_elastic.resume, or give this run another folder."
         )
+    names = [summary.name for summary in call.summaries if summary.spooled]
     source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
     saved = None if source is None else _continued(call, source, folder)
     owner = uuid.uuid4().hex
@@ -94,10 +96,11 @@ def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
     # Only now: another scheduler may have begun a generation until then.
     awaits_leases = may_run(folder, generation)
     requested(choose_checkpoint(catalog, generation, base=call.resume or 0))
+    if source is None and call.resume is not None:
+        forget_namesakes(catalog, catalog.load(call.resume), call.run, names)
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
     if source is not None and saved is not None:
         # With the topology of this job: another resumption from the copy continues this run, not that of the savepoint.
-        names = [summary.name for summary in call.summaries if summary.spooled]
         accepted = continued(saved.accepted, call.run, names)
         copy_checkpoint(source, saved, folder, False, topology, accepted, generation)
     checkpoints = JobCheckpoints(url, topology, catalog.next_number() - 1, call.resume or 0, generation, owner)

@@ -247,7 +247,8 @@ class Checkpoints:
         try:
             keep = record.spec.options.checkpoint_keep
             catalog = Catalog(CheckpointFolder(state.url))
-            await in_thread(functools.partial(sweep, catalog, keep, kept_from=state.kept_from))
+            running = {summary.name for summary in record.spec.summaries}
+            await in_thread(functools.partial(sweep, catalog, keep, kept_from=state.kept_from, running=running))
             # A checkpoint that is being copied to a savepoint may need the epochs that later ones cover.
             for ledger in () if state.kept_from is not None else state.ledgers.values():
                 await in_thread(ledger.sweep)

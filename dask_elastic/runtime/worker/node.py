@@ -321,7 +321,7 @@ class NodeRuntime:
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
             self.guarded(job_part, job_part.exchange.release_withheld)
         running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
-        if self.memory.tight and any([part.stores.relieve_soon(part.threads.start) for part in running]):
+        if self.memory.tight and any(part.stores.relieve_soon(part.threads.start) for part in running):
             return
         if exhausted and running:
             largest = max(running, key=lambda job_part: job_part.stores.nbytes())

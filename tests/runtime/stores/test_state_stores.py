@@ -85,6 +85,29 @@ def test_largest_movable_store_moves_when_memory_is_short(tmp_path):
     assert "small" not in str(error)
 
 
+def test_thread_moves_stores_and_a_worker_without_any_left_is_told(tmp_path):
+    stores, started = stores_of(tmp_path, state_store="auto"), []
+    store, empty = added(stores, "a"), added(stores, "b")
+    fill(store, 100)
+
+    def start(name, run):
+        started.append(run)
+
+    assert stores.relieve_soon(start)
+    assert stores.relieve_soon(start)
+    assert len(started) == 1
+    started[0]()
+    assert store.storage.on_disk
+    # The other store may have state by now.
+    assert stores.relieve_soon(start)
+    started[1]()
+    assert not empty.storage.on_disk
+    assert not stores.relieve_soon(start)
+    fixed = stores_of(tmp_path)
+    added(fixed, "c")
+    assert not fixed.relieve_soon(start)
+
+
 def test_store_that_is_forgotten_while_it_is_chosen_is_no_error(tmp_path):
     stores = stores_of(tmp_path, state_store="auto")
     store = added(stores, "a")
