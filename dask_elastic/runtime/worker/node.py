@@ -267,7 +267,8 @@ class NodeRuntime:
 
     def job_failed(self, job: str, error: BaseException) -> None:
         """Report the error of a job here; called from any thread."""
-        logger.error("job %r failed on %s: %s", job, self.address, error)
+        # With checkpoints, it restarts.
+        logger.error("job %r cannot continue on %s: %s", job, self.address, error)
         self.report_soon()
 
     # channels
