@@ -86,7 +86,9 @@ def demo(
         raise click.ClickException(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     feed = _feed(spark)
-    schedule = Schedule(months or (5 if spark else 3), month_seconds or (6.0 if spark else 4.75), loss_is_last=not spark)
+    schedule = Schedule(
+        months or (5 if spark else 3), month_seconds or (6.0 if spark else 4.75), loss_is_last=not spark
+    )
     checks = Replay(table, feed, schedule, out, dashboard_address, phases, load).run()
     show(check_table(checks, feed.against))
     passed = all(check.passed for check in checks)
