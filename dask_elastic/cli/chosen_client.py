@@ -11,6 +11,7 @@ import click
 from dask_elastic.cli.connection import Connection
 from dask_elastic.cli.local_cluster import local_cluster
 from dask_elastic.cli.script_client import ScriptClient
+from dask_elastic.runtime.client.dashboard_page import dashboard_page
 
 OWN_CLUSTER = ("workers", "threads", "dashboard_address")
 
@@ -68,3 +69,17 @@ def chosen_client(connection: Connection, own: Mapping[str, Any], detach: bool) 
         ScriptClient(cluster) as client,
     ):
         yield client
+
+
+def say_where(client: ScriptClient) -> None:
+    """Print the address of the dashboard and, of a cluster that the command has started, that of the scheduler.
+
+    Parameters
+    ----------
+    client : ScriptClient
+        A client of the cluster.
+    """
+    page = dashboard_page(client)
+    click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
+    if client.cluster is not None:
+        click.echo(f"Scheduler: {client.scheduler.address}, for --scheduler of other commands", err=True)

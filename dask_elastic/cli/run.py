@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from dask_elastic.cli import script as scripts
-from dask_elastic.cli.chosen_client import chosen_client, starts_cluster
+from dask_elastic.cli.chosen_client import chosen_client, say_where, starts_cluster
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.followed_jobs import interrupted, leave, wait
-from dask_elastic.runtime.client.dashboard_page import dashboard_page
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
@@ -48,8 +47,7 @@ def run(
     left: list[str] = []
     try:
         with scripts.environment(script, arguments), chosen_client(connection, own, detach) as client:
-            page = dashboard_page(client)
-            click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
+            say_where(client)
             try:
                 code = scripts.run(script)
                 failures = (

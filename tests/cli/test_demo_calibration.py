@@ -67,7 +67,8 @@ def calibrate(monkeypatch):
     def run(p99, others=0.1):
         rates = []
 
-        def trial(self, flights, rate):
+        def trial(self, flights, rate, number):
+            assert number == len(rates)
             rates.append(rate)
             return Machine(2, others, 1.0 * rate / TRIAL_RATE, p99(rate), rate)
 
@@ -93,7 +94,7 @@ def test_machine_too_busy_for_a_rate_is_tried_with_half_of_it(calibrate):
 
 def test_machine_too_busy_for_the_least_rate_is_refused(calibrate):
     error, rates = calibrate(lambda rate: 0.7, others=1.9)
-    assert rates == [TRIAL_RATE, LEAST_RATE]
+    assert rates == [TRIAL_RATE, LEAST_RATE, LEAST_RATE]
     assert "too busy for the demonstration: even 100 flights per second" in error.message
     assert "--rate and --latency-target" in error.message
 

@@ -105,7 +105,7 @@ def test_demo_without_spark_is_short_and_kills_at_its_end(invoke, outcome, tmp_p
     invoke("demo", "--out", tmp_path)
     [schedule] = [replay.schedule for replay in replays]
     assert schedule.loss_is_last
-    assert sum(schedule.seconds) <= 16.0
+    assert sum(schedule.seconds) <= 16.25
 
 
 def test_calibration_text_shows_what_was_measured_and_what_follows():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -279,9 +280,10 @@ def test_ctrl_c_ends_workers_whose_user_code_goes_on_and_prints_one_line(script)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
-    assert len(errors.splitlines()) == 2, errors
-    dashboard, message = errors.splitlines()
+    assert len(errors.splitlines()) == 3, errors
+    dashboard, scheduler, message = errors.splitlines()
     assert dashboard.startswith("Dashboard: ")
+    assert re.fullmatch(r"Scheduler: tcp://127\.0\.0\.1:\d+, for --scheduler of other commands", scheduler)
     assert message == "Job 'long' was stopped with the local cluster of this command."
     assert ends_soon(process.pid)
 
@@ -292,5 +294,5 @@ def test_ctrl_c_before_any_job_prints_one_line(script):
     assert process.stdout.readline() == "reading\n"
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=100)
-    assert (process.returncode, errors.splitlines()[1:]) == (130, ["Interrupted."])
+    assert (process.returncode, errors.splitlines()[2:]) == (130, ["Interrupted."])
     assert ends_soon(process.pid)

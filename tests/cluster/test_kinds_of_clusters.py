@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,26 @@ def test_thread_cluster_and_single_thread_cluster_run_jobs(small_cluster, wait_u
         lambda: not [thread.name for thread in threading.enumerate() if thread.name.startswith(own)],
         "the node's threads have ended",
     )
+
+
+UNCLOSED = """
+import dask_elastic as de
+from dask.distributed import Client
+from dask_elastic import aggregate as agg
+
+client = Client(processes=False, dashboard_address=None)
+topology = de.Topology("unclosed")
+source = topology.source("rows", de.sources.Arrow({"k": [1, 2]}))
+source.key_by("k").compute({"n": agg.Count()}, name="counted")
+de.submit(topology, client).wait(progress=False)
+print("done")
+"""
+
+
+def test_program_that_ends_without_closing_its_thread_cluster_prints_no_traceback():
+    ended = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True, timeout=100, check=True)
+    assert ended.stdout == "done\n"
+    assert "Traceback" not in ended.stderr
 
 
 def test_simultaneous_submits_to_fresh_cluster_share_channels(small_cluster):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dask_elastic import connectors
 from dask_elastic.connectors import sources
+from dask_elastic.connectors.sources import iterable
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
 
@@ -172,6 +173,17 @@ def test_iterable_yields_one_schema_and_resumes_from_any_offset(batch_rows):
     assert {str(rows.schema) for rows, _ in read(source)} == {"n: int64\nx: double"}
     assert_resumes_anywhere(source)
     assert read(source.columns_read(("x",)))[0][0].schema.names == ["x"]
+
+
+def test_iterable_warns_when_skipping_takes_long(monkeypatch, caplog):
+    monkeypatch.setattr(iterable, "LONG_SKIP", -1.0)
+    source = sources.Iterable(lambda: ({"n": [number]} for number in range(5)))
+    assert column(source) == [0, 1, 2, 3, 4]
+    assert caplog.records == []
+    assert column(source, offset=(3, 0)) == [3, 4]
+    [record] = caplog.records
+    assert "skips what it had yielded before the checkpoint, 0 of 3 items so far" in record.getMessage()
+    assert "sources.Push" in record.getMessage()
 
 
 def test_iterable_instances_yield_their_own_rows():

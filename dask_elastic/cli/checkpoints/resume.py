@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
-from dask_elastic.cli.chosen_client import chosen_client, starts_cluster
+from dask_elastic.cli.chosen_client import chosen_client, say_where, starts_cluster
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.followed_jobs import interrupted, leave, wait
 from dask_elastic.cli.script_client import ScriptClient
 from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.checkpoint_text import newest_checkpoint
-from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.resume import resume as resume_job
 from dask_elastic.runtime.protocol.job_calls import Describe
 
@@ -63,8 +62,7 @@ def resume(
     folder: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
     failure = None
     with chosen_client(connection, own, detach) as client:
-        page = dashboard_page(client)
-        click.echo(f"Dashboard: {page}" if page else "This cluster serves no dashboard.", err=True)
+        say_where(client)
         try:
             job = resume_job(url, client, number=number, name=name, cores=wanted, **folder)
             _say_from_where(client, job.name)

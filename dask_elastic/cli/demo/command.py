@@ -29,7 +29,7 @@ MONTHS = click.IntRange(min=1, max=hot_routes.MONTHS)
               help="Let Spark read the flights from arriving files, and send them to the jobs.")  # fmt: skip
 @click.option("--months", type=MONTHS, metavar="N", help="Months to replay; 3 without Spark, 5 with it.")
 @click.option("--month-seconds", type=AT_LEAST_1, metavar="N",
-              help="Seconds in which a month is replayed; 4.5 without Spark, 6 with it.")  # fmt: skip
+              help="Seconds in which a month is replayed; 4.75 without Spark, 6 with it.")  # fmt: skip
 @click.option("--rate", type=AT_LEAST_1, metavar="N",
               help="Flights per second; with --latency-target, instead of a calibration.")  # fmt: skip
 @click.option("--latency-target", metavar="DURATION",
@@ -86,7 +86,9 @@ def demo(
         raise click.ClickException(str(error)) from error
     out.mkdir(parents=True, exist_ok=True)
     feed = _feed(spark)
-    schedule = Schedule(months or (5 if spark else 3), month_seconds or (6.0 if spark else 4.5), loss_is_last=not spark)
+    schedule = Schedule(
+        months or (5 if spark else 3), month_seconds or (6.0 if spark else 4.75), loss_is_last=not spark
+    )
     checks = Replay(table, feed, schedule, out, dashboard_address, phases, load).run()
     show(check_table(checks, feed.against))
     passed = all(check.passed for check in checks)

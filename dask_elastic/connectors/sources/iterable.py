@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +18,11 @@ from dask_elastic.topology.state_kind import Duration
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
 
+logger = logging.getLogger("dask_elastic.sources")
+
+LONG_SKIP = 2.0
+"""Seconds of skipping items after which there is a warning."""
+
 
 class Iterable(ColumnSource):
     """Read the rows that a function yields; it runs on a worker.
@@ -26,7 +33,8 @@ class Iterable(ColumnSource):
         Called on the worker, without arguments or as `factory(instance, instances)`; returns an iterable of record
         batches, tables, dicts of columns, pandas or Polars frames, or other objects with Arrow's PyCapsule interface.
         It must yield the same rows on every call: a job that resumes from an offset calls it again and skips the rows
-        before the offset.
+        before the offset, which takes as long as the function needs for them. For rows that arrive while the job
+        runs, use `sources.Push`, which keeps them.
     schema : Schema, optional
         Names and types of the columns; by default those of the first item. All items must conform.
     rate : float, optional
@@ -125,7 +133,7 @@ class Iterable(ColumnSource):
         schema = self.schema
         names: list[str] = []
         most = self._rows_at_once(self.batch_rows, context.instances)
-        for index, item in enumerate(self._items(context)):
+        for index, item in enumerate(_with_word(self._items(context), items_done, self._what())):
             if context.stopping():
                 return
             if index < items_done and schema is not None:
@@ -172,6 +180,20 @@ class Iterable(ColumnSource):
         except SchemaMismatch as error:
             hint = "" if self.schema is not None else " The first item sets the schema, unless schema= is given."
             raise SchemaMismatch(f"{error}{hint}") from None
+
+
+def _with_word(items: Iterator[object], skipped: int, what: str) -> Iterator[object]:
+    """Yield the items; if skipping the first ones takes long, warn, since the job then seems to hang."""
+    began, told = time.monotonic(), False
+    for index, item in enumerate(items):
+        if index < skipped and not told and time.monotonic() - began > LONG_SKIP:
+            told = True
+            logger.warning(
+                "sources.Iterable: calls %s again and skips what it had yielded before the checkpoint, %d of %d items "
+                "so far. The job reads no row until then. For rows that arrive while a job runs, use sources.Push.",
+                what, index, skipped,
+            )  # fmt: skip
+        yield item
 
 
 def _require_callable(factory: object) -> None:

@@ -145,7 +145,10 @@ class NodeRuntime:
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that may block away from the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(function, *arguments))
+        call = functools.partial(function, *arguments)
+        if _interpreter_ends():
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     async def call_scheduler(self, call: Call[B]) -> B:
         """Call the scheduler; raises the error that it answers with."""
@@ -267,7 +270,8 @@ class NodeRuntime:
 
     def job_failed(self, job: str, error: BaseException) -> None:
         """Report the error of a job here; called from any thread."""
-        logger.error("job %r failed on %s: %s", job, self.address, error)
+        # With checkpoints, it restarts.
+        logger.error("job %r cannot continue on %s: %s", job, self.address, error)
         self.report_soon()
 
     # channels
@@ -358,6 +362,8 @@ class NodeRuntime:
                 try:
                     await self._report(job_part)
                 except Exception:  # the other jobs' reports, and the next one of this job, need this loop
+                    if _interpreter_ends():
+                        return
                     logger.exception("report of job %r", job_part.job)
 
     def _until_reports(self) -> float:
@@ -381,6 +387,11 @@ class NodeRuntime:
             return
         job_part.threads.lease.renew(requested, seconds)
         job_part.reported_end = ended
+
+
+def _interpreter_ends() -> bool:
+    """Return whether the program ends while a worker in its process still closes: thread pools take no more work."""
+    return not threading.main_thread().is_alive()
 
 
 async def _called(rpc: Any, call: Call[B]) -> B:
