@@ -206,7 +206,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _staged(target: Target, query: str, epoch: int, origin: EpochOrigin, batches: Iterator[pa.RecordBatch]) -> Staged:
     context = _context()
     try:
-        places = call_scheduler(target, HandoffPlaces(target.job, target.source))
+        places = call_scheduler(target, HandoffPlaces(target.job, target.source, query, epoch))
         # Spark restarts the numbers of attempts with the application: the random part keeps them unique.
         attempt = AttemptId(query, epoch, context.partitionId(), f"{context.taskAttemptId()}-{uuid.uuid4().hex[:12]}")
         part = stage(target, attempt, places, batches)

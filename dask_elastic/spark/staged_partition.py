@@ -39,7 +39,8 @@ FINAL = (BatchMismatch, SourceReset)
 def stage(target: Target, attempt: AttemptId, places: StagingPlaces, batches: Iterable[pa.RecordBatch]) -> StagedPart:
     """Stage the rows of one partition at the instance of the source that will read them.
 
-    If the source spools its epochs, a restart of the job is waited for, and the rows are sent again.
+    If the source spools its epochs, a restart of the job is waited for, and the rows are sent again. Rows of an epoch
+    that is committed already are not sent, and so wait for no room: their number and digest suffice for the commit.
 
     Parameters
     ----------
@@ -96,6 +97,8 @@ class _Partition:
             names = batch.schema.names
             self._by_name = sorted(range(len(names)), key=names.__getitem__)
         self._digest.add(batch.select(self._by_name))
+        if self._places.known:
+            return
         chunk = batch.serialize()
         try:
             if self._sender is None:

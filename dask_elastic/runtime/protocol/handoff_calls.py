@@ -28,6 +28,8 @@ class StagingPlaces:
         The job's run, which its restarts keep.
     spooled : bool
         Whether staged rows survive a restart of the job, which a writer then waits for.
+    known : bool
+        Whether the epoch of the call is committed already: its rows need not be staged, only counted and compared.
     """
 
     generation: int
@@ -35,17 +37,20 @@ class StagingPlaces:
     places: tuple[str, ...]
     run: str = ""
     spooled: bool = False
+    known: bool = False
 
 
 @dataclass(frozen=True)
 class HandoffPlaces(Call[StagingPlaces]):
     """Return where to stage rows for a source; without a name, for the only source that takes epochs.
 
-    The answer waits while the job restarts.
+    The answer waits while the job restarts. With a query and an epoch, it tells whether these are committed.
     """
 
     job: str
     source: str | None
+    query: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class EpochCommits:
         source = call.source or self._only_source(record)
         commits = self._commits_of(record, source)
         places = tuple(record.nodes[node] for node in record.spec.homes[source])
-        return StagingPlaces(record.spec.generation, source, places, record.spec.run, commits.spool is not None)
+        known = bool(call.query) and commits.ledger.is_committed(call.query, call.epoch)
+        return StagingPlaces(record.spec.generation, source, places, record.spec.run, commits.spool is not None, known)
 
     async def commit_epoch(self, call: CommitEpoch) -> bool:
         """Commit an epoch: when this returns True, its rows are the job's.

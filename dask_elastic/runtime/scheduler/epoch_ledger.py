@@ -256,6 +256,10 @@ class EpochLedger:
             if record.of_instance(instance):
                 pending.append(record)
 
+    def is_committed(self, query: str, epoch: int) -> bool:
+        """Return whether an epoch is committed, as far as the ledger remembers."""
+        return self._record(query, epoch) is not None
+
     def chosen(self, query: str, epoch: int) -> frozenset[AttemptId]:
         """Return the attempts of a committed epoch; none if it is not committed."""
         record = self._record(query, epoch)

@@ -34,7 +34,7 @@ class EpochWriter:
 
     def staged(self, epoch, rows, after_batch=lambda number: None):
         """Stage the rows of an epoch; return what `commit` takes."""
-        places = call_scheduler(self.target, HandoffPlaces(self.target.job, None))
+        places = call_scheduler(self.target, HandoffPlaces(self.target.job, None, self.query, epoch))
         parts = []
         for partition in range(PARTITIONS):
             attempt = AttemptId(self.query, epoch, partition, uuid.uuid4().hex)

@@ -88,7 +88,11 @@ def test_writer_continues_into_the_next_generation_whatever_worker_is_killed(sma
         wait_until(lambda: writer.generation() > second, "the job restarts")
         for epoch in range(3, EPOCHS):
             writer.send(epoch, part(epoch))
-        writer.send(EPOCHS - 1, part(EPOCHS - 1))
+        # The restarted job knows what was committed before.
+        for epoch in (0, 2, EPOCHS - 1):
+            writer.send(epoch, part(epoch))
+        with pytest.raises(errors.SourceReset, match="same checkpoint"):
+            EpochWriter(client, job.name, query="new").send(0, part(0))
         end_source(writer.target)
         job.wait(120, progress=False)
         assert counted(job) == expected()
@@ -140,6 +144,47 @@ def test_repeated_epoch_with_other_rows_fails_the_job_also_after_a_resumption(cl
         writer.send(0, part(1))
     with pytest.raises(errors.JobFailed, match="comes again"):
         job.wait(60, progress=False)
+
+
+def test_repetition_waits_for_no_room_whatever_was_restarted(client, tmp_path):
+    options = {"checkpoint": tmp_path, "checkpoint_interval": "1h"}
+    topology = counting(parallel=1, rate=1 / 3600, staging="112KiB")
+    before = de.submit(topology, client, **options)
+    writer = EpochWriter(client, before.name)
+    for epoch in range(2):
+        writer.send(epoch, part(epoch))
+    # Neither its memory nor its queue has room.
+    assert writer.committed(1, *writer.staged(1, part(1)), wait=0.0)
+    before.stop()
+    spooled = tmp_path / "epochs" / "rows" / "rows"
+    files = sorted(spooled.iterdir())
+    job = de.submit(topology, client, **options)
+    writer = EpochWriter(client, job.name)
+    for epoch in range(2):
+        assert writer.committed(epoch, *writer.staged(epoch, part(epoch)), wait=0.0)
+    assert sorted(spooled.iterdir()) == files, "nothing is staged again"
+    assert [(each.epochs, each.rows) for each in job._describe().handoffs] == [(2, 2 * SIZE)]
+    assert not writer.committed(2, *writer.staged(2, part(2)), wait=0.0)
+    with pytest.raises(errors.SourceReset, match="epoch 2 is not in this job"):
+        writer.send(3, part(3))
+    with pytest.raises(errors.SourceReset, match="same checkpoint"):
+        EpochWriter(client, job.name, query="new").send(0, part(0))
+    with pytest.raises(errors.BatchMismatch, match=r"epoch 1 was committed .* comes again"):
+        writer.send(1, part(2))
+
+
+def test_resumed_job_that_accepts_resets_takes_the_rows_of_a_new_query(client, tmp_path):
+    job = de.submit(counting(on_reset="accept"), client, checkpoint=tmp_path)
+    EpochWriter(client, job.name).send(0, part(0))
+    job.checkpoint()
+    job.stop()
+    job = de.resume(tmp_path, client)
+    other = EpochWriter(client, job.name, query="new")
+    other.send(0, part(1))
+    other.send(2, part(2))
+    end_source(other.target)
+    job.wait(60, progress=False)
+    assert sum(count for count, *_ in counted(job).values()) == 3 * SIZE
 
 
 def test_epochs_that_checkpoints_cover_are_swept(client, wait_until, tmp_path):
