@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.windows.cells import Assigned, EventCells, RowCounts
+from dask_elastic.executor.windows.cells import Assigned, EventCells
 from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.routing.hashing import check_keys
@@ -29,12 +29,10 @@ from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import MOST, REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.row_counts import RowCounts
 
 BEGINNING = -MOST
 """The event time reached while no watermark has arrived."""
-
-ON_TIME, CORRECTED, LATE, OUTSIDE, UNTIMED = RowCounts._fields
-"""What is counted of each operator with windows."""
 
 
 class WindowLogic:
@@ -55,8 +53,6 @@ class WindowLogic:
 
     Attributes
     ----------
-    counts : dict of (str, str) to int
-        What became of the rows, by the operator and a field of `RowCounts`.
     late : list of RecordBatch
         Rows that came too late for all of their instances, if they have a stream of their own; the caller takes them.
     """
@@ -67,7 +63,6 @@ class WindowLogic:
         self.operator = operator
         self.windowing = operator.windowing
         self.cells = EventCells(operator.windowing)
-        self.counts = {(operator.name, name): 0 for name in RowCounts._fields}
         self.late: list[pa.RecordBatch] = []
         self._aggregates = operator.aggregates
         self._store = store
@@ -83,6 +78,7 @@ class WindowLogic:
         now: float = 0.0,
         errors: Errors | None = None,
         reached: int | None = None,
+        settled: bool = False,
     ) -> list[pa.RecordBatch]:
         """Update the partials; return results if they appear before instances close, or correct earlier ones.
 
@@ -98,6 +94,8 @@ class WindowLogic:
             Not used: which row raises is found by a search.
         reached : int or None
             The event time up to which instances were closed when the rows arrived; None if none were.
+        settled : bool
+            Whether the rows were counted before they were replayed.
 
         Returns
         -------
@@ -116,8 +114,9 @@ class WindowLogic:
                 late.append(rows.filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
             counts = assigned.counts._replace(untimed=counts.untimed)
-        for name, count in zip(RowCounts._fields, counts, strict=True):
-            self.counts[self.operator.name, name] += count
+        if not settled:
+            task = self._session.task
+            self._store.row_counts[task] = counts.plus(self._store.row_counts.get(task, ()))
         self.late += late
         return outputs
 
@@ -249,7 +248,8 @@ class WindowLogic:
     def _remove_expired(self, bound: _Bound, found: Found, until: int, shards: Mask) -> None:
         """Remove the cells that no instance needs any more; only cells that have ended can be among them."""
         while True:
-            expired = self.cells.expired(*found.values[bound.own : bound.own + 2], until)
+            starts, ends = found.values[bound.own : bound.own + 2]
+            expired = self.cells.expired(starts, ends, until)
             if not expired.any():
                 return
             if self._session.remove(found, expired):
