@@ -50,11 +50,6 @@ class WindowLogic:
         The number of groups of the component's key space.
     emits : bool
         Whether the output is read.
-
-    Attributes
-    ----------
-    late : list of RecordBatch
-        Rows that came too late for all of their instances, if they have a stream of their own; the caller takes them.
     """
 
     def __init__(self, operator: Compute, store: KeyedStore, session: Session, groups: int, emits: bool):
@@ -63,7 +58,7 @@ class WindowLogic:
         self.operator = operator
         self.windowing = operator.windowing
         self.cells = EventCells(operator.windowing)
-        self.late: list[pa.RecordBatch] = []
+        self._late: list[pa.RecordBatch] = []
         self._aggregates = operator.aggregates
         self._store = store
         self._session = session
@@ -117,8 +112,16 @@ class WindowLogic:
         if not settled:
             task = self._session.task
             self._store.row_counts[task] = counts.plus(self._store.row_counts.get(task, ()))
-        self.late += late
+        self._late += late
         return outputs
+
+    def take_late(self) -> list[pa.RecordBatch]:
+        """Return the rows since the last call that came too late for all of their instances, or have no time.
+
+        Only those that have a stream of their own.
+        """
+        late, self._late = self._late, []
+        return late
 
     def _timed(
         self, rows: pa.RecordBatch, hashes: Words
