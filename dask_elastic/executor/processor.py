@@ -87,14 +87,16 @@ class Processor:
         # Which rows are late depends on the event time when they arrived.
         process = self.logic.process
         if self.windows is not None:
-            process = partial(self.windows.process, reached=batch.reached)
+            process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:
                 return process(rows, hashes, batch.now, errors)
             return process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
-        return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
+        outputs = self.error_policy.run(self.name, run, rows)
+        late = () if self.windows is None else self.windows.take_late()
+        return self.emitter.emit(outputs, batch.stamp, late)
 
     def _rows(self, batch: Batch) -> pa.RecordBatch | ChosenRows:
         rows = batch.rows

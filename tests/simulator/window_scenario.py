@@ -16,6 +16,7 @@ from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import Disturber, SimulatedCheckpoint, World, WorldOptions
 from dask_elastic.topology import build_components
 from dask_elastic.topology.windowing import Windowing
+from dask_elastic.vocab.row_counts import RowCounts
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ class WindowSimulation(TimerSimulation):
             for row in results:
                 of_rows = [values[number]["value"] for number in row["numbers"]]
                 assert (row["rows"], row["sum"], row["most"]) == (len(of_rows), sum(of_rows), max(of_rows))
+        if not self.world.restore.executors:
+            counted = RowCounts()
+            for home in self.world.homes.values():
+                counted = counted.plus(home.executor.store.counted() or ())
+            assert counted == RowCounts(**wanted.counts)
         for home in self.world.homes.values():
             assert len(home.executor.store) == 0, "slices are left behind the end"
 

@@ -14,36 +14,13 @@ from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import MOST, EventWindow, Windowing
+from dask_elastic.vocab.row_counts import RowCounts
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 MOST_SLICES = 1024
 """Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
 
 _FEW = 64
-
-
-class RowCounts(NamedTuple):
-    """Pairs of a row and an instance that contains it, and rows that are in none.
-
-    Parameters
-    ----------
-    on_time : int
-        Pairs whose instance was open.
-    corrected : int
-        Pairs whose instance was closed, but within its allowed lateness.
-    late : int
-        Pairs whose instance takes no rows any more.
-    outside : int
-        Rows that no instance contains.
-    untimed : int
-        Rows without a time.
-    """
-
-    on_time: int = 0
-    corrected: int = 0
-    late: int = 0
-    outside: int = 0
-    untimed: int = 0
 
 
 class Assigned(NamedTuple):
