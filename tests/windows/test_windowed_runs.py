@@ -128,8 +128,9 @@ def test_windows_over_all_rows_have_no_key():
     rows = readings(4)
     stream = source(rows).window("30s").compute(LOGIC, name="windowed")
     stream.sink(de.sinks.Collect(), name="out")
-    found = run(stream.topology).outputs["out"]
-    assert found.schema.names == ["window_start", "window_end", *LOGIC]
+    result = run(stream.topology)
+    found = result.outputs["out"]
+    assert found.schema.names == result.state["windowed"].schema.names == ["window_start", "window_end", *LOGIC]
     whole = truth(stream.topology, rows.set_column(0, "key", pa.array([0] * len(rows))))
     assert records(found) == records(whole.results.drop(columns="key"))
 
