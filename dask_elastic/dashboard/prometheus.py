@@ -56,6 +56,7 @@ GAUGES = {
 COUNTERS = {
     "moves": ("Shard moves of an executor", EXECUTOR),
     "recoveries": ("Lost workers whose remote tasks an executor has replaced", EXECUTOR),
+    "window_rows": ("Pairs of a row and a window, by what became of the row", (*EXECUTOR, "outcome")),
     "dead_letters": ("Rows on which the code of an operator raised", OPERATOR),
     "decisions": ("Decisions about a job, by whether they were carried out", (*JOB, "applied")),
     **checkpoint_metrics.COUNTERS,
@@ -163,6 +164,8 @@ def _gather(families: Families, view: ClusterView, decisions: DecisionCounts) ->
             continue
         for executor in job.latest().executors:
             families.add("moves", _labels(name, executor), executor.moves)
+            for outcome, count in (executor.windows._asdict() if executor.windows else {}).items():
+                families.add("window_rows", [*_labels(name, executor), outcome], count)
         _gather_recoveries(families, card)
         _gather_flow(families, card)
         if (taken := card.checkpoints()) is not None:

@@ -155,7 +155,9 @@ class ElasticExecutor(ExecutorParts):
         seconds = self.limits.inbox_time if task.at_home else self.limits.inbox_time / REMOTE_WINDOW
         return self.measures.cost.rows_within(seconds) or FIRST_ROWS
 
-    def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[do.Instruction]:
+    def done(
+        self, task: int, number: int, busy: float, now: float, waited: float = 0.0, counts: tuple[int, ...] = ()
+    ) -> list[do.Instruction]:
         """Settle a sub-batch that is processed and whose outputs have left; ignored when its task is lost.
 
         Parameters
@@ -168,6 +170,8 @@ class ElasticExecutor(ExecutorParts):
             The time in seconds.
         waited : float
             Seconds for which it waited for the core at a remote node.
+        counts : tuple of int
+            What became of its rows at a remote node, see `RowCounts`.
 
         Returns
         -------
@@ -189,6 +193,8 @@ class ElasticExecutor(ExecutorParts):
                 self.links.late += 1
                 return []
             self.measures.settled(work, by_shard, busy, now)
+            if counts and not work.pieces[0].receipt.settled:
+                self.store.add_counts(counts)
             instructions = self._receipts(work)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
@@ -230,7 +236,7 @@ class ElasticExecutor(ExecutorParts):
         The caller calls this and `handle` one after the other, never at the same time.
         """
         if isinstance(message, Done):
-            return self.done(message.task, message.number, message.busy, now, message.waited)
+            return self.done(message.task, message.number, message.busy, now, message.waited, message.counts)
         with self.lock:
             sender = self.routes.tasks.get(message.task)
             if sender is None or sender.pending is None:

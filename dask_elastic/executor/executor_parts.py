@@ -101,6 +101,7 @@ class ExecutorParts:
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
                 event_time=self.watermarks.now.time,
+                windows=self.store.counted(),
             )
 
     def finished_moves(self) -> list[MoveRecord]:

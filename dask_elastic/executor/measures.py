@@ -21,6 +21,7 @@ from dask_elastic.meters import (
     ShardLoad,
 )
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.row_counts import RowCounts
 
 RATE_SECONDS = 1.0
 """Window of rates and of shard loads, seconds (Elasticutor, section 3.1)."""
@@ -78,6 +79,8 @@ class ExecutorMeasure:
         Bytes in the pending queues of remote tasks.
     refused : int
         Messages refused: those of lost tasks and nodes, and duplicates.
+    windows : RowCounts or None
+        What became of the rows of an operator with windows; None without any.
     recovered : int
         Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
@@ -116,6 +119,7 @@ class ExecutorMeasure:
     event_time: int | None = None
     jumps: int = 0
     state_on_disk: int = 0
+    windows: RowCounts | None = None
 
 
 class Measures:

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.union_types import UnionTypes
 from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.row_counts import RowCounts
 
 
 class PrimaryState(KeyedStore):
@@ -30,6 +31,19 @@ class PrimaryState(KeyedStore):
     input_schema: pa.Schema | None = None
     event_time: int | None = None
     union: UnionTypes | None = None
+
+    _remote_counts = RowCounts()
+
+    def add_counts(self, counts: tuple[int, ...]) -> None:
+        """Add what became of the rows of a remote task; the caller holds the executor's lock."""
+        self._remote_counts = self._remote_counts.plus(counts)
+
+    def counted(self) -> RowCounts | None:
+        """Return what became of all rows; None without windows, or before the first row."""
+        total = self._remote_counts
+        for counts in tuple(self.row_counts.values()):
+            total = total.plus(counts)
+        return total if any(total) else None
 
     def note_input(self, schema: pa.Schema, component: str) -> None:
         """Remember the schema of the first batch; the caller holds the executor's lock.

@@ -74,7 +74,7 @@ class Processor:
         # Which rows are late depends on the event time when they arrived.
         process = self.logic.process
         if self.windows is not None:
-            process = partial(self.windows.process, reached=batch.reached)
+            process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:

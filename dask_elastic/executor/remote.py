@@ -221,7 +221,8 @@ class RemotePart:
         sent: list[ToHome] = []
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
-        return [*sent, Done(message.task, message.number, busy, task.waited)]
+        counts = self.store.row_counts.pop(message.task, ())
+        return [*sent, Done(message.task, message.number, busy, task.waited, tuple(counts))]
 
     def _no_reply(self, task: int) -> list[ToHome]:
         if not self.closed:

@@ -98,12 +98,13 @@ class Work:
             piece = self.pieces[0]
             rows, hashes = piece.block.part(piece.start, piece.stop)
             receipt = piece.receipt
-            return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, receipt.reached)
+            return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, receipt.reached, receipt.settled)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         rows = pa.concat_batches([rows for rows, _ in parts])
         hashes = np.concatenate([hashes for _, hashes in parts])
-        return Batch(rows, hashes, stamp, self.now, reached=self.pieces[0].receipt.reached)
+        receipt = self.pieces[0].receipt
+        return Batch(rows, hashes, stamp, self.now, reached=receipt.reached, settled=receipt.settled)
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
@@ -202,7 +203,7 @@ class TaskQueue:
             if following.replay is not first.replay or following.taken != first.taken or following.block.record:
                 # The outputs of one batch leave all or not at all, and it has one processing time.
                 break
-            if following.receipt.reached != first.receipt.reached:
+            if (following.receipt.reached, following.receipt.settled) != (first.receipt.reached, first.receipt.settled):
                 # A shard that has moved here brought rows along that arrived before others.
                 break
             self._items.popleft()

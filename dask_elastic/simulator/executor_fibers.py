@@ -43,7 +43,9 @@ class FollowedExecutor(ElasticExecutor):
         self.world.event_times.check(self.inputs, origin, batch.rows)
         return super().accept(block, origin, batch, nbytes, now)
 
-    def done(self, task: int, number: int, busy: float, now: float, waited: float = 0.0) -> list[do.Instruction]:
+    def done(
+        self, task: int, number: int, busy: float, now: float, waited: float = 0.0, counts: tuple[int, ...] = ()
+    ) -> list[do.Instruction]:
         """Enter the rows as processed in the ledger, then settle them; rows of a lost task are not entered."""
         known = self.routes.tasks.get(task)
         if known is not None:
@@ -52,7 +54,7 @@ class FollowedExecutor(ElasticExecutor):
                 self.world.record_ledger.settled(self.identity, work, self.routes.space)
             if work.record is None:
                 self.world.ledger.settled(self.identity, work)
-        return super().done(task, number, busy, now, waited)
+        return super().done(task, number, busy, now, waited, counts)
 
     def _enter(self, record: StateRecord | None, now: float) -> list[do.Instruction]:
         """Enter the record in the ledger, then route it."""

@@ -128,6 +128,14 @@ def derived(probes: Words, checks: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
+def _opens(words: Words, order: Slots) -> npt.NDArray[np.bool_]:
+    """Return where sorted words differ from the ones before."""
+    ordered = words[order]
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = ordered[1:] != ordered[:-1]
+    return opens
+
+
 def distinct_keys(hashes: Words, checks: Words | None) -> tuple[Slots, Slots]:
     """Group rows by key: return one row of each distinct key, in hash order, and each row's key number.
 
@@ -150,13 +158,12 @@ def distinct_keys(hashes: Words, checks: Words | None) -> tuple[Slots, Slots]:
     >>> first.tolist(), ordinals.tolist()
     ([0, 1], [0, 1, 0])
     """
-    order = np.argsort(hashes, kind="stable") if checks is None else np.lexsort((checks, hashes))
-    ordered = hashes[order]
-    opens = np.ones(len(order), dtype=np.bool_)
-    opens[1:] = ordered[1:] != ordered[:-1]
-    if checks is not None:
-        ordered = checks[order]
-        opens[1:] |= ordered[1:] != ordered[:-1]
+    # NumPy sorts integers several times as fast if equal ones need not keep their order.
+    order = np.argsort(hashes)
+    opens = _opens(hashes, order)
+    if checks is not None and not np.array_equal(opens, opens | _opens(checks, order)):
+        order = np.lexsort((checks, hashes))
+        opens = _opens(hashes, order) | _opens(checks, order)
     ordinals = np.empty(len(order), dtype=np.intp)
     ordinals[order] = np.cumsum(opens) - 1
     return order[opens], ordinals

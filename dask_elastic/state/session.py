@@ -126,7 +126,10 @@ class Session(SlotSearch):
                 slots = self._cached(hashes, check)
                 if _all_found(slots):
                     return self._located(slots, batch)
-            self._admit(np.flatnonzero(slots < 0), batch)
+            if self._admit(np.flatnonzero(slots < 0), slots, batch):
+                with self.gate:
+                    if self._layout == self._store.layout:
+                        return self._located(slots, batch)
 
     def apply(self, located: Located, update: Update) -> list[Column]:
         """Replace the state of located keys by the result of `update`.
@@ -360,15 +363,19 @@ class Session(SlotSearch):
                 "KeyedStore.session"
             )
 
-    def _admit(self, missing: Slots, batch: Batch) -> None:
+    def _admit(self, missing: Slots, located: Slots, batch: Batch) -> bool:
+        """Find or make the slots of missing rows, and enter them in `located`; returns whether they are still valid."""
         rows, key_columns, hashes, check = batch
-        keys, _ = distinct_keys(hashes[missing], None if check is None else check[missing])
+        keys, ordinals = distinct_keys(hashes[missing], None if check is None else check[missing])
         picked = missing[keys]
         layout, slots = self._store.admit(self.task, rows, key_columns, picked, hashes, check)
         with self.gate:
-            if layout == self._layout == self._store.layout:
-                checks = np.zeros(len(picked), np.uint64) if check is None else check[picked]
-                self._cache.add(hashes[picked], checks, slots)
+            if not layout == self._layout == self._store.layout:
+                return False
+            checks = np.zeros(len(picked), np.uint64) if check is None else check[picked]
+            self._cache.add(hashes[picked], checks, slots)
+        located[missing] = slots.take(ordinals)
+        return True
 
     def _relocate(self, located: Located) -> None:
         located._layout, located.slots = self._store.admit(

@@ -16,8 +16,8 @@ from dask_elastic.vocab.lock import Lock
 
 Mask = npt.NDArray[np.bool_]
 
-Matching = Callable[[SlotArrays, Slots], Mask]
-"""Says of some slots which ones are wanted."""
+Matching = Callable[[SlotArrays, slice], Mask]
+"""Says which slots of a range are wanted, whether they have state or not."""
 
 
 class Found(NamedTuple):
@@ -44,7 +44,7 @@ class SlotSearch:
         Parameters
         ----------
         matching : callable
-            Gets the store's arrays and slots, and returns one bool per slot.
+            Gets the store's arrays and a range of slots, and returns one bool for each.
         shards : ndarray of bool
             The shards to search.
 
@@ -76,35 +76,37 @@ class SlotSearch:
         """
         return self._store.keys_at(slots, layout)
 
-    def remove(self, matching: Matching, shards: Mask) -> int:
-        """Remove the state of the slots that match; see `read`.
+    def remove(self, found: Found, chosen: Mask) -> bool:
+        """Remove the state of slots.
 
         Parameters
         ----------
-        matching : callable
-            As for `read`.
-        shards : ndarray of bool
-            As for `read`.
+        found : Found
+            What `read` returned.
+        chosen : ndarray of bool
+            Which of its slots to remove.
 
         Returns
         -------
-        int
-            How many there were.
+        bool
+            False, and nothing is removed, if the slots have other numbers by now.
         """
+        slots = found.slots[chosen]
         with self.gate:
             self._require_open()
-            slots = self._matching(matching, shards)
+            if found.layout != self._store.layout:
+                return False
             if len(slots):
                 self._store.slots.reset(slots, TOMBSTONE if self._store.track_dirty else EMPTY)
-        return len(slots)
+        return True
 
     def _matching(self, matching: Matching, shards: Mask) -> Slots:
         arrays = self._store.slots
         wanted = shards & (self._store.owner == self.task)
         found: list[Slots] = [np.empty(0, np.intp)]
         for window in arrays.windows():
-            live: Slots = window.start + np.flatnonzero(arrays.marks[window] & LIVE)
-            chosen = live[matching(arrays, live)] if len(live) else live
-            # Mostly few slots match, or all shards are meant.
-            found.append(chosen[wanted.take(arrays.shards.take(chosen))])
-        return np.concatenate(found)
+            chosen: Slots = np.flatnonzero(matching(arrays, window) & ((arrays.marks[window] & LIVE) != 0))
+            if len(chosen):
+                chosen += window.start
+                found.append(chosen[wanted.take(arrays.shards.take(chosen))])
+        return found[1] if len(found) == 2 else np.concatenate(found)

@@ -20,6 +20,7 @@ from dask_elastic.state.storage import Storage
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
+from dask_elastic.vocab.row_counts import RowCounts
 
 _MOVED_AT_ONCE = 1 << 12
 """Slots whose objects are pickled at a time."""
@@ -52,6 +53,8 @@ class StoredKeys(ShardOwners):
         self.layout = 0
         self.slots = self.storage.slots((), make_lock)
         self.has_checks = False
+        # Of each task, what became of the rows that it has processed; only the task's thread changes its own.
+        self.row_counts: dict[int, RowCounts] = {}
         self._shard_of = shard_of
         self._make_lock = make_lock
         self._lock = make_lock()

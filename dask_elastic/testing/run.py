@@ -19,6 +19,7 @@ from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import ElasticError, SourceError, SubmitError, TopologyError, UnknownOperator
+from dask_elastic.vocab.row_counts import RowCounts
 
 SLOTS = (2, 2)
 """Cores of the simulated nodes."""
@@ -44,6 +45,8 @@ class Result:
     late : dict of str to int
         For each source with event time, the number of rows that were later than its slack allows. They were processed
         like all others.
+    windows : dict of str to RowCounts
+        For each operator with windows, what became of its rows.
 
     Examples
     --------
@@ -60,6 +63,7 @@ class Result:
     state: dict[str, pa.Table] = field(default_factory=dict)
     dead_letters: dict[str, pa.Table] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
+    windows: dict[str, RowCounts] = field(default_factory=dict)
 
 
 def run(
@@ -137,7 +141,8 @@ def run(
     placement = Placement.derived(components, SLOTS, executors)
     world = World(components, placement, np.random.default_rng(seed), WorldOptions(on_error=on_error))
     world.run()
-    return Result(_outputs(topology, world), _state(world), _dead_letters(world.dead_letters), _late(world))
+    dead_letters = _dead_letters(world.dead_letters)
+    return Result(_outputs(topology, world), _state(world), dead_letters, _late(world), _windows(world))
 
 
 class _GivenRows(Source):
@@ -236,6 +241,16 @@ def _late(world: World) -> dict[str, int]:
     for identity, clock in world.clocks.items():
         late[identity.component] = late.get(identity.component, 0) + clock.late
     return late
+
+
+def _windows(world: World) -> dict[str, RowCounts]:
+    counts: dict[str, RowCounts] = {}
+    for identity, home in world.homes.items():
+        operator = home.component.operator
+        if isinstance(operator, Compute) and operator.windowing is not None:
+            before = counts.get(identity.component, RowCounts())
+            counts[identity.component] = before.plus(home.executor.store.counted() or ())
+    return counts
 
 
 def _dead_letters(letters: Sequence[FailedRows]) -> dict[str, pa.Table]:

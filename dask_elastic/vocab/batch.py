@@ -38,6 +38,8 @@ class Batch(NamedTuple):
     reached : int or None
         The event time of the state record that the executor entered last before the batch, in microseconds since the
         Unix epoch; None before the first one.
+    settled : bool
+        Whether the rows had been settled before a loss, and are replayed.
     """
 
     rows: pa.RecordBatch
@@ -47,6 +49,7 @@ class Batch(NamedTuple):
     row_bytes: int | None = None
     record: StateRecord | None = None
     reached: int | None = None
+    settled: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -95,12 +95,16 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds."""
+    """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds.
+
+    `counts` is what became of its rows, the fields of a `RowCounts`; empty without windows.
+    """
 
     task: int
     number: int
     busy: float
     waited: float = 0.0
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

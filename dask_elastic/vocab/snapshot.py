@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.row_counts import RowCounts
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class ExecutorSnapshot:
         The number of shard moves so far.
     state_on_disk : int
         The part of `state_bytes` that is in files.
+    windows : RowCounts or None
+        What became of the rows of an operator with windows; None without any.
     shard_load : array of float, optional
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
@@ -101,6 +104,7 @@ class ExecutorSnapshot:
     pinned: bool = False
     moves: int = 0
     state_on_disk: int = 0
+    windows: RowCounts | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     # Set on each instance; not a field, since it follows from `cores`.

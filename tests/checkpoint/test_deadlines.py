@@ -82,6 +82,7 @@ class Store:
 
     shards = 4
     input_schema = None
+    event_time = None
 
     def __init__(self):
         self.full = []

@@ -14,36 +14,13 @@ from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import MOST, EventWindow, Windowing
+from dask_elastic.vocab.row_counts import RowCounts
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 MOST_SLICES = 1024
 """Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
 
 _FEW = 64
-
-
-class RowCounts(NamedTuple):
-    """Pairs of a row and an instance that contains it, and rows that are in none.
-
-    Parameters
-    ----------
-    on_time : int
-        Pairs whose instance was open.
-    corrected : int
-        Pairs whose instance was closed, but within its allowed lateness.
-    late : int
-        Pairs whose instance takes no rows any more.
-    outside : int
-        Rows that no instance contains.
-    untimed : int
-        Rows without a time.
-    """
-
-    on_time: int = 0
-    corrected: int = 0
-    late: int = 0
-    outside: int = 0
-    untimed: int = 0
 
 
 class Assigned(NamedTuple):
@@ -192,7 +169,8 @@ class EventCells:
             Begin and end of each, in the order of ends, then begins.
         """
         found: set[tuple[int, int]] = set()
-        distinct = np.unique(starts)
+        numbers, _ = self._slices(starts)
+        distinct = self.offset + numbers * self.slice
         for window in self.windows:
             within = self._containing(window, distinct, distinct + self.slice)
             firsts = np.maximum(within.first, _last_ended(window, since) + 1)
@@ -220,11 +198,11 @@ class EventCells:
         """
         if not self.merges:
             return ends <= reached - self.lateness
-        needed = np.zeros(len(starts), np.bool_)
-        for window in self.windows:
-            within = self._containing(window, starts, ends)
-            needed |= (within.last >= within.first) & (within.last > _last_ended(window, reached))
-        return ~needed
+        numbers, index = self._slices(starts)
+        begins = self.offset + numbers * self.slice
+        found = [self._containing(window, begins, begins + self.slice) for window in self.windows]
+        expired: Mask = np.logical_and.reduce([spans_.total == spans_.ended(reached) for spans_ in found])
+        return np.broadcast_to(expired, len(starts)) if index is None else expired.take(index)
 
     def _slices(self, times: Times) -> tuple[Numbers, npt.NDArray[np.intp] | None]:
         """Return the numbers of slices, and the position of each row's slice among them; None if all share one."""

@@ -36,8 +36,7 @@ class Partials:
     ) -> None:
         self._bundle = bundle
         self._values = values
-        by = (starts, hashes) if not checks.any() else (starts, checks, hashes)
-        self._order: Positions = np.lexsort(by)
+        self._order: Positions = _order(starts, hashes, checks)
         self._starts = starts.take(self._order)
         ordered, checked = hashes.take(self._order), checks.take(self._order)
         self._opens = np.ones(len(ordered), np.bool_)
@@ -76,6 +75,23 @@ class Partials:
             after = self._bundle.merge(left, [column.take(partials) for column in self._values])
             merged = after if every else [_placed(*one, having) for one in zip(merged, after, strict=True)]
         return merged
+
+
+def _order(starts: npt.NDArray[np.int64], hashes: Words, checks: Words) -> Positions:
+    """Return the order of keys, then starts."""
+    ranks = starts - starts.min(initial=np.iinfo(np.int64).max)
+    step = np.gcd.reduce(ranks)
+    ranks = ranks // max(1, int(step))
+    bits = np.uint64(int(ranks.max(initial=0)).bit_length())
+    # Sorting one array of integers takes a fraction of the time of sorting by two: the rank takes the place of the
+    # lower bits of the hash.
+    kept = (hashes >> bits) << bits
+    order = np.argsort(kept | ranks.view(np.uint64))
+    upper, ordered, checked = kept.take(order), hashes.take(order), checks.take(order)
+    same = upper[1:] == upper[:-1]
+    if bits < 32 and np.array_equal(same, same & (ordered[1:] == ordered[:-1]) & (checked[1:] == checked[:-1])):
+        return order
+    return np.lexsort((starts, checks, hashes))
 
 
 class Groups(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.windows.cells import Assigned, EventCells, RowCounts
+from dask_elastic.executor.windows.cells import Assigned, EventCells
 from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.routing.hashing import check_keys
@@ -29,12 +30,10 @@ from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import MOST, REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.row_counts import RowCounts
 
 BEGINNING = -MOST
 """The event time reached while no watermark has arrived."""
-
-ON_TIME, CORRECTED, LATE, OUTSIDE, UNTIMED = RowCounts._fields
-"""What is counted of each operator with windows."""
 
 
 class WindowLogic:
@@ -55,8 +54,6 @@ class WindowLogic:
 
     Attributes
     ----------
-    counts : dict of (str, str) to int
-        What became of the rows, by the operator and a field of `RowCounts`.
     late : list of RecordBatch
         Rows that came too late for all of their instances, if they have a stream of their own; the caller takes them.
     """
@@ -67,7 +64,6 @@ class WindowLogic:
         self.operator = operator
         self.windowing = operator.windowing
         self.cells = EventCells(operator.windowing)
-        self.counts = {(operator.name, name): 0 for name in RowCounts._fields}
         self.late: list[pa.RecordBatch] = []
         self._aggregates = operator.aggregates
         self._store = store
@@ -83,6 +79,7 @@ class WindowLogic:
         now: float = 0.0,
         errors: Errors | None = None,
         reached: int | None = None,
+        settled: bool = False,
     ) -> list[pa.RecordBatch]:
         """Update the partials; return results if they appear before instances close, or correct earlier ones.
 
@@ -98,6 +95,8 @@ class WindowLogic:
             Not used: which row raises is found by a search.
         reached : int or None
             The event time up to which instances were closed when the rows arrived; None if none were.
+        settled : bool
+            Whether the rows were counted before they were replayed.
 
         Returns
         -------
@@ -116,8 +115,9 @@ class WindowLogic:
                 late.append(rows.filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
             counts = assigned.counts._replace(untimed=counts.untimed)
-        for name, count in zip(RowCounts._fields, counts, strict=True):
-            self.counts[self.operator.name, name] += count
+        if not settled:
+            task = self._session.task
+            self._store.row_counts[task] = counts.plus(self._store.row_counts.get(task, ()))
         self.late += late
         return outputs
 
@@ -229,35 +229,38 @@ class WindowLogic:
         shards = np.zeros(self._store.shards, np.bool_)
         shards[batch.rows.column(0).to_numpy()] = True
         since = BEGINNING if batch.reached is None else batch.reached
-        outputs = self._closed(bound, shards, since, record.event, policy)
-        if self._session.remove(lambda arrays, slots: self._expired(bound, arrays, slots, record.event), shards):
-            self._session.tidy()
-        return outputs
-
-    def _expired(self, bound: _Bound, arrays: SlotArrays, slots: npt.NDArray[np.intp], until: int | None) -> Mask:
-        assert until is not None
-        starts, ends = (arrays.values[bound.own + place].take(slots) for place in (0, 1))
-        expired: Mask = ends <= until
-        some = np.flatnonzero(expired)
-        expired[some] = self.cells.expired(starts[some], ends[some], until)
-        return expired
-
-    def _closed(self, bound: _Bound, shards: Mask, since: int, until: int, policy: ErrorPolicy) -> list[pa.RecordBatch]:
-        def ended(arrays: SlotArrays, slots: npt.NDArray[np.intp]) -> Mask:
-            ends = arrays.values[bound.own + 1].take(slots)
-            due: Mask = ends <= until
-            return due if self.cells.merges else due & (ends > since)
-
         while True:
-            found = self._session.read(ended, shards)
-            if not len(found.slots) or not (self._emits or self.windowing.revised):
+            found = self._session.read(partial(self._ended, bound, record.event), shards)
+            if not len(found.slots):
                 return []
-            made = (self._merged if self.cells.merges else self._single)(bound, found, since, until)
+            made = (self._merged if self.cells.merges else self._single)(bound, found, since, record.event)
             keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
             if keys is not None:
                 break
-        if not self._emits or not keys.num_rows:
-            return []
+        outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
+        self._remove_expired(bound, found, record.event, shards)
+        return outputs
+
+    @staticmethod
+    def _ended(bound: _Bound, until: int, arrays: SlotArrays, window: slice) -> Mask:
+        found: Mask = arrays.values[bound.own + 1][window] <= until
+        return found
+
+    def _remove_expired(self, bound: _Bound, found: Found, until: int, shards: Mask) -> None:
+        """Remove the cells that no instance needs any more; only cells that have ended can be among them."""
+        while True:
+            starts, ends = found.values[bound.own : bound.own + 2]
+            expired = self.cells.expired(starts, ends, until)
+            if not expired.any():
+                return
+            if self._session.remove(found, expired):
+                self._session.tidy()
+                return
+            found = self._session.read(partial(self._ended, bound, until), shards)
+
+    def _results(
+        self, bound: _Bound, made: _Closing, keys: pa.RecordBatch, policy: ErrorPolicy
+    ) -> list[pa.RecordBatch]:
         rows = pa.RecordBatch.from_arrays(
             [*keys.columns, timestamps(made.starts, bound.time), timestamps(made.ends, bound.time)],
             names=[*self.operator.keys, WINDOW_START, WINDOW_END],
@@ -274,11 +277,12 @@ class WindowLogic:
         """Return the results of cells that are instances."""
         starts, ends = found.values[bound.own : bound.own + 2]
         order = np.lexsort((starts, ends))
-        values = [column.take(order) for column in found.values[: bound.own]]
+        # Those that have ended before are kept for corrections.
+        order = order[np.searchsorted(ends, since, side="right", sorter=order) :]
 
         def part(start: int, stop: int) -> list[Column]:
-            chosen = np.arange(start, stop)
-            return values if stop - start == len(order) else [column.take(chosen) for column in values]
+            chosen = order[start:stop]
+            return [column.take(chosen) for column in found.values[: bound.own]]
 
         return _Closing(order, starts.take(order), ends.take(order), part)
 

@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.tables import read_table
+from dask_elastic.vocab.row_counts import RowCounts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,18 +58,27 @@ class JobReader(ABC):
             another core on the same worker does not help), ``event_time`` (the watermark: all older rows are processed,
             except late ones; in UTC without a time zone; missing if no source upstream has event time), ``busy`` (busy
             seconds per second of all its cores), ``backpressured`` (share of time in which its outputs wait for
-            credit), and ``state_on_disk`` (the part of ``state_bytes`` that is in files).
+            credit), ``state_on_disk`` (the part of ``state_bytes`` that is in files), and what became of the rows of
+            windows: ``on_time``, ``corrected`` and ``late`` (pairs of a row and an instance that contains it: the
+            instance was open, or closed but within its allowed lateness, or takes no rows any more), ``outside``
+            (rows that no instance contains) and ``untimed`` (rows without a time). They are counted since the job or
+            its last restart began, and missing without windows.
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
             "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
             "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
-            "event_time", "busy", "backpressured", "state_on_disk",
+            "event_time", "busy", "backpressured", "state_on_disk", *RowCounts._fields,
         ]  # fmt: skip
         bound = set(described.control.bound)
         rows = [
-            {**vars(part), "node": described.nodes[part.node], "bound": part.operator in bound}
+            {
+                **vars(part),
+                **(dict.fromkeys(RowCounts._fields) if part.windows is None else part.windows._asdict()),
+                "node": described.nodes[part.node],
+                "bound": part.operator in bound,
+            }
             for part in described.executors
         ]
         table = data_frame(rows, columns)

@@ -38,6 +38,8 @@ def one_line(described: JobDescription) -> str:
         parts.append(f"{dead:,} dead letters")
     if late := sum(part.late for part in described.event_times):
         parts.append(f"{late:,} late rows")
+    if late := sum(part.windows.late for part in executors if part.windows is not None):
+        parts.append(f"{late:,} late for windows")
     return " · ".join(parts + checkpoint_parts(described) + conditions(described))
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
+from dask_elastic.vocab.row_counts import RowCounts
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class ExecutorReport:
         The watermark, microseconds since the epoch.
     state_on_disk : int
         The part of `state_bytes` that is in files.
+    windows : RowCounts or None
+        What became of the rows of an operator with windows.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -89,6 +92,7 @@ class ExecutorReport:
     busy: float = 0.0
     backpressured: float = 0.0
     state_on_disk: int = 0
+    windows: RowCounts | None = None
 
 
 @dataclass(frozen=True)

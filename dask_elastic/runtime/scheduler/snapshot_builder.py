@@ -164,6 +164,7 @@ def _executor(
         pinned=key in view.pinned or (fresh is None and known is not None),
         moves=measure.moves,
         state_on_disk=measure.state_on_disk,
+        windows=measure.windows,
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
     )

@@ -205,8 +205,8 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields = [task, through, encoder.rows(state, buffers), token, shard]
         case m.Label(task, shard, stays):
             fields = [task, shard, stays]
-        case m.Done(task, number, busy, waited):
-            fields = [task, number, busy, waited]
+        case m.Done(task, number, busy, waited, counts):
+            fields = [task, number, busy, waited, list(counts)]
         case m.LabelReturned(task, shard, through, state):
             fields = [task, shard, through, encoder.rows(state, buffers)]
         case m.FlushRequest(task, token, shard):
@@ -228,7 +228,7 @@ _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "Outputs": (_WHOLE, _WHOLE, (list,)),
     "Flush": (_WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "Label": (_WHOLE, _WHOLE, (bool,)),
-    "Done": (_WHOLE, _WHOLE, _REAL, _REAL),
+    "Done": (_WHOLE, _WHOLE, _REAL, _REAL, (list,)),
     "LabelReturned": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "FlushRequest": (_WHOLE, _WHOLE, _WHOLE),
 }
@@ -251,7 +251,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
         raise ProtocolError(f"a message {kind!r} has the fields {fields!r}")
     match kind:
         case "StartTask":
-            return m.StartTask(fields[0], _shards(fields[1]))
+            return m.StartTask(fields[0], _integers(kind, fields[1]))
         case "SubBatch":
             return m.SubBatch(fields[0], fields[1], decoder.batch(fields[2], take), fields[3])
         case "Install":
@@ -263,6 +263,8 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
             return m.Flush(fields[0], fields[1], decoder.rows(fields[2], take), *fields[3:])
         case "LabelReturned":
             return m.LabelReturned(fields[0], fields[1], fields[2], decoder.rows(fields[3], take))
+        case "Done":
+            return m.Done(fields[0], fields[1], fields[2], fields[3], _integers(kind, fields[4]))
     made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)
     return made
 
@@ -272,9 +274,9 @@ def fits(fields: Sequence[Any], expected: tuple[tuple[type, ...], ...]) -> bool:
     return len(fields) == len(expected) and all(map(isinstance, fields, expected))
 
 
-def _shards(numbers: Sequence[Any]) -> tuple[int, ...]:
+def _integers(kind: str, numbers: Sequence[Any]) -> tuple[int, ...]:
     if not all(isinstance(number, int) for number in numbers):
-        raise ProtocolError(f"a message 'StartTask' has the shards {numbers[:8]!r}, which are not all integers")
+        raise ProtocolError(f"a message {kind!r} has the numbers {numbers[:8]!r}, which are not all integers")
     return tuple(numbers)
 
 

@@ -97,6 +97,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         busy=float(measure.shard_load.sum()),
         backpressured=backpressured,
         state_on_disk=measure.state_on_disk,
+        windows=measure.windows,
     )
 
 
