@@ -18,6 +18,7 @@ from dask_elastic import windows
 from dask_elastic.testing import run
 from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.vocab.errors import TopologyError, UserCodeError
+from dask_elastic.vocab.row_counts import RowCounts
 
 SECOND = 1_000_000
 LOGIC = {
@@ -89,7 +90,9 @@ WINDOWS = [
 def test_results_are_those_of_the_whole_input(given, disorder):
     rows = readings(1, disorder=disorder, nulls=0.05)
     topology = windowed(rows, given, slack=disorder + 1)
-    assert records(results(topology)) == records(truth(topology, rows).results)
+    found, whole = run(topology, executors=2), truth(topology, rows)
+    assert records(found.outputs["out"]) == records(whole.results)
+    assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
 
 
 EVENT = st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 60), st.integers(1, 60))
@@ -169,6 +172,18 @@ def test_late_rows_are_dropped_without_allowed_lateness():
     topology = windowed(rows, "10s")
     found = results(topology)
     assert 0 < pc.sum(found["rows"]).as_py() < truth(topology, rows).pairs
+
+
+@pytest.mark.parametrize("lateness", [0, "5s", "15s"])
+@pytest.mark.parametrize("given", [["10s", "30s"], windows.sliding(0, "5s", "20s")], ids=str)
+def test_each_row_is_counted_for_each_instance_that_contains_it(given, lateness):
+    rows = readings(9, rows=600, disorder=45, nulls=0.1)
+    topology = windowed(rows, given, allowed_lateness=lateness)
+    whole, found = truth(topology, rows), run(topology, executors=2).windows["windowed"]
+    assert found.late > 0
+    assert (found.corrected > 0) == (lateness != 0)
+    assert found.on_time + found.corrected + found.late == whole.pairs
+    assert (found.outside, found.untimed) == (whole.outside, whole.untimed)
 
 
 def test_row_without_a_time_can_fail_the_job():
