@@ -11,7 +11,7 @@ from dask_elastic.routing.hashing import hash_keys
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit, edges
-from dask_elastic.topology.operators import Stateless
+from dask_elastic.topology.operators import LateRows, Stateless
 from dask_elastic.topology.schema import check_schema, plain_schema, plain_type
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
 from dask_elastic.vocab.column_types import ColumnTypes
@@ -58,7 +58,11 @@ class Emitter:
         self._sink_instance = sink_instance
         self._doors: dict[Exit, _Door] = {}
         self.edge_rows = dict.fromkeys(edges(component, outputs), 0)
-        self._steps = self._steps_of(outputs)
+        steps = self._steps_of(outputs)
+        self._late: list[_Step] = [
+            step for step in steps if not isinstance(step, _Door) and isinstance(step[0], LateRows)
+        ]
+        self._steps = [step for step in steps if step not in self._late]
 
     def _steps_of(self, outputs: tuple[Branch | Exit, ...]) -> list[_Step]:
         return [self._door(o) if isinstance(o, Exit) else (o.operator, self._steps_of(o.then)) for o in outputs]
@@ -72,10 +76,12 @@ class Emitter:
 
     @property
     def has_outputs(self) -> bool:
-        """Whether any operator or sink reads the component's outputs."""
+        """Whether any operator or sink reads the component's outputs, apart from late rows."""
         return bool(self._steps)
 
-    def emit(self, batches: Iterable[pa.RecordBatch], stamp: float) -> list[Delivery]:
+    def emit(
+        self, batches: Iterable[pa.RecordBatch], stamp: float, late: Iterable[pa.RecordBatch] = ()
+    ) -> list[Delivery]:
         """Route output batches of the component's operator.
 
         Parameters
@@ -84,6 +90,8 @@ class Emitter:
             Output, in order.
         stamp : float
             When the oldest input row of the outputs was due to leave its source.
+        late : iterable of pyarrow.RecordBatch
+            Input rows that came too late for the operator's windows, for those consumers that read only these.
 
         Returns
         -------
@@ -92,6 +100,7 @@ class Emitter:
         """
         deliveries: list[Delivery] = []
         self._follow(self._steps, batches, self.component, stamp, deliveries)
+        self._follow(self._late, late, self.component, stamp, deliveries)
         return deliveries
 
     def _follow(

@@ -81,7 +81,9 @@ class Processor:
                 return process(rows, hashes, batch.now, errors)
             return process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
-        return self.emitter.emit(self.error_policy.run(self.name, run, rows), batch.stamp)
+        outputs = self.error_policy.run(self.name, run, rows)
+        late = () if self.windows is None else self.windows.take_late()
+        return self.emitter.emit(outputs, batch.stamp, late)
 
     def close(self) -> None:
         """End the task's session with the store, and its cache of keys."""

@@ -184,6 +184,29 @@ class MapOperator:
         return as_batches(self.function(select_columns(rows, self.columns, self.name)), f"map {self.name!r}")
 
 
+class LateRows(MapOperator):
+    """An operator whose input are the rows that came too late for the windows of a compute, which it passes on.
+
+    Parameters
+    ----------
+    name : str
+        The operator's name in the topology.
+
+    Examples
+    --------
+    >>> rows = pa.RecordBatch.from_pydict({"a": [1]})
+    >>> [late.to_pydict() for late in LateRows("late").apply(rows)]
+    [{'a': [1]}]
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, _unchanged)
+
+
+def _unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+
+
 @dataclass(frozen=True, eq=False)
 class Filter:
     """An operator that keeps the rows for which a predicate holds; null counts as false.
@@ -337,11 +360,16 @@ class Compute:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it reads, keys and times first; None, which means all, if the logic is a function."""
-        if not isinstance(self.logic, Mapping):
+        """The columns that it reads, keys and times first.
+
+        None, which means all, if the logic is a function, or late rows are passed on.
+        """
+        windowing = self.windowing
+        passes_on = windowing is not None and (windowing.late == "stream" or windowing.null_time == "late")
+        if not isinstance(self.logic, Mapping) or passes_on:
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)
-        times = () if self.windowing is None else self.windowing.time
+        times = () if windowing is None else windowing.time
         return tuple(dict.fromkeys((*self.keys, *times, *read)))
 
 

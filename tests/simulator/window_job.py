@@ -13,7 +13,7 @@ from timer_job import Steps
 from dask_elastic.topology import Topology
 from dask_elastic.topology.aggregate import Count, Max, Sum
 from dask_elastic.topology.aggregates.user_aggregate import custom
-from dask_elastic.topology.windowing import EventWindow, Windowing
+from dask_elastic.topology.windowing import EventWindow, SessionWindow, Windowing
 
 KEYS = 8
 SLACK = 6
@@ -31,6 +31,7 @@ WINDOWINGS = (
     Windowing((EventWindow(0, 30, 10),), (TIME,), allowed_lateness=10),
     Windowing((EventWindow(0, 30, 10),), (TIME,), emit="updates"),
     Windowing((EventWindow(0, 20, 20),), (TIME,), allowed_lateness=40, emit="updates"),
+    Windowing((SessionWindow(12),), (TIME,)),
 )
 
 Instance = tuple[str, int, int]
@@ -93,6 +94,7 @@ class Expected:
 def expected(batches: list[pa.RecordBatch], windowing: Windowing) -> Expected:
     """Return what each instance contains. After each batch the watermark is the newest time less the slack."""
     found = Expected(defaultdict(list), defaultdict(list), Counter())
+    sessions: dict[str, list[tuple[int, int]]] = defaultdict(list)
     newest: int | None = None
     watermark = -(10**9)
     for rows in batches:
@@ -100,6 +102,12 @@ def expected(batches: list[pa.RecordBatch], windowing: Windowing) -> Expected:
         for key, time, number in zip(rows["key"].to_pylist(), times, rows["number"].to_pylist(), strict=True):
             if time is None:
                 found.counts["untimed"] += 1
+                continue
+            if isinstance(session := windowing.windows[0], SessionWindow):
+                is_late = time + session.gap <= watermark
+                found.counts["late" if is_late else "on_time"] += 1
+                if not is_late:
+                    sessions[key].append((time, number))
                 continue
             containing = [span for window in windowing.windows for span in spans_at(window, time)]
             found.counts["outside"] += not containing
@@ -113,7 +121,28 @@ def expected(batches: list[pa.RecordBatch], windowing: Windowing) -> Expected:
                     found.on_time[key, begin, end].append(number)
         newest = max([time for time in (newest, *times) if time is not None], default=None)
         watermark = watermark if newest is None else max(watermark, newest - SLACK)
+        if isinstance(session := windowing.windows[0], SessionWindow):
+            _close(sessions, session.gap, watermark, found)
+    if isinstance(session := windowing.windows[0], SessionWindow):
+        _close(sessions, session.gap, 10**12, found)
     return found
+
+
+def _close(sessions: dict[str, list[tuple[int, int]]], gap: int, watermark: int, found: Expected) -> None:
+    """Move the sessions that end at a watermark or before from the open rows to the results."""
+    for key, rows in sessions.items():
+        runs: list[list[tuple[int, int]]] = []
+        for row in sorted(rows):
+            if not runs or row[0] - runs[-1][-1][0] >= gap:
+                runs.append([])
+            runs[-1].append(row)
+        for run in runs:
+            if run[-1][0] + gap <= watermark:
+                instance = key, run[0][0], run[-1][0] + gap
+                numbers = [number for _, number in run]
+                found.all[instance] += numbers
+                found.on_time[instance] += numbers
+                rows[:] = [row for row in rows if row not in run]
 
 
 def spans_at(window: EventWindow, time: int) -> list[tuple[int, int]]:

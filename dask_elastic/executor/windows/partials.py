@@ -62,6 +62,28 @@ class Partials:
         lengths = np.diff(np.append(first, len(keys)))
         return Groups(self._order.take(chosen), lengths)
 
+    def chained(self, lasts: npt.NDArray[np.int64], gap: int) -> Chains:
+        """Return the partials of each key in sessions.
+
+        Parameters
+        ----------
+        lasts : ndarray of int64
+            The time of the last row of each partial; its slice begins with its first row.
+        gap : int
+            The gap.
+
+        Returns
+        -------
+        Chains
+            The sessions, with their bounds.
+        """
+        ends = lasts.take(self._order) + gap
+        opens = self._opens.copy()
+        opens[1:] |= self._starts[1:] >= ends[:-1]
+        first = np.flatnonzero(opens)
+        lengths = np.diff(np.append(first, len(opens)))
+        return Chains(Groups(self._order, lengths), self._starts.take(first), ends.take(first + lengths - 1))
+
     def merged(self, groups: Groups, start: int, stop: int) -> list[Column]:
         """Return the state of groups `start` to `stop`, each merged in the order of its slices."""
         bounds = offsets_of(groups.lengths)
@@ -105,6 +127,18 @@ class Groups(NamedTuple):
         """One partial of each key."""
         found: Positions = self.partials.take(offsets_of(self.lengths)[:-1])
         return found
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> Groups:
+        """Return the partials of some keys."""
+        return Groups(self.partials[np.repeat(which, self.lengths)], self.lengths[which])
+
+
+class Chains(NamedTuple):
+    """Sessions: their partials, and the begin and the end of each."""
+
+    groups: Groups
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
 
 
 def _placed(column: Any, new: Any, places: Positions) -> Any:

@@ -15,6 +15,7 @@ from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.windows.cells import Assigned, EventCells
 from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
 from dask_elastic.executor.windows.partials import Partials
+from dask_elastic.executor.windows.session_cells import SessionCells
 from dask_elastic.routing.hashing import check_keys
 from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Words
@@ -27,9 +28,18 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.window_time import window_time_type
-from dask_elastic.topology.windowing import MOST, REVISION, WINDOW_END, WINDOW_START
+from dask_elastic.topology.windowing import (
+    MOST,
+    REVISION,
+    WINDOW_END,
+    WINDOW_START,
+    CountWindow,
+    SessionWindow,
+    Windowing,
+)
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.row_counts import RowCounts
 
 BEGINNING = -MOST
@@ -51,11 +61,6 @@ class WindowLogic:
         The number of groups of the component's key space.
     emits : bool
         Whether the output is read.
-
-    Attributes
-    ----------
-    late : list of RecordBatch
-        Rows that came too late for all of their instances, if they have a stream of their own; the caller takes them.
     """
 
     def __init__(self, operator: Compute, store: KeyedStore, session: Session, groups: int, emits: bool):
@@ -63,8 +68,8 @@ class WindowLogic:
         assert operator.windowing is not None
         self.operator = operator
         self.windowing = operator.windowing
-        self.cells = EventCells(operator.windowing)
-        self.late: list[pa.RecordBatch] = []
+        self.cells = make_cells(operator.windowing)
+        self._late: list[pa.RecordBatch] = []
         self._aggregates = operator.aggregates
         self._store = store
         self._session = session
@@ -118,8 +123,16 @@ class WindowLogic:
         if not settled:
             task = self._session.task
             self._store.row_counts[task] = counts.plus(self._store.row_counts.get(task, ()))
-        self.late += late
+        self._late += late
         return outputs
+
+    def take_late(self) -> list[pa.RecordBatch]:
+        """Return the rows since the last call that came too late for all of their instances, or have no time.
+
+        Only those that have a stream of their own.
+        """
+        late, self._late = self._late, []
+        return late
 
     def _timed(
         self, rows: pa.RecordBatch, hashes: Words
@@ -145,6 +158,7 @@ class WindowLogic:
     def _assigned(self, times: list[Times], reached: int) -> Assigned:
         if len(times) == 1:
             return self.cells.of_points(times[0], reached)
+        assert isinstance(self.cells, EventCells)
         return self.cells.of_spans(times[0], times[1], reached)
 
     def _updated(self, bound: _Bound, rows: pa.RecordBatch, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
@@ -167,8 +181,11 @@ class WindowLogic:
             after = bound.bundle.update(current[: bound.own], rows, located.grouping)
             own = current[bound.own :]
             known = own[1] != NO_END
+            if isinstance(self.cells, SessionCells):
+                own[:2] = _bounds(assigned.starts, located, known, own)
             if not known.all():
-                own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
+                if isinstance(self.cells, EventCells):
+                    own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
                 if self.cells.merges:
                     own[2:] = hashes.take(first), np.zeros(len(first), np.uint64) if checks is None else checks[first]
             if self.windowing.revised and (closed := assigned.closed.take(cells)).any():
@@ -230,33 +247,35 @@ class WindowLogic:
         shards[batch.rows.column(0).to_numpy()] = True
         since = BEGINNING if batch.reached is None else batch.reached
         while True:
-            found = self._session.read(partial(self._ended, bound, record.event), shards)
+            found = self._session.read(partial(self._touched, bound, record.event), shards)
             if not len(found.slots):
                 return []
-            made = (self._merged if self.cells.merges else self._single)(bound, found, since, record.event)
+            made = self._closing(bound, found, since, record.event)
             keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
             if keys is not None:
                 break
         outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
-        self._remove_expired(bound, found, record.event, shards)
+        while not self._session.remove(found, made.expired):
+            found = self._session.read(partial(self._touched, bound, record.event), shards)
+            made = self._closing(bound, found, since, record.event)
+        if made.expired.any():
+            self._session.tidy()
         return outputs
 
-    @staticmethod
-    def _ended(bound: _Bound, until: int, arrays: SlotArrays, window: slice) -> Mask:
-        found: Mask = arrays.values[bound.own + 1][window] <= until
-        return found
+    def _touched(self, bound: _Bound, until: int, arrays: SlotArrays, window: slice) -> Mask:
+        """Return the cells that may be of instances that end up to a time, or expire then."""
+        if isinstance(self.cells, SessionCells):
+            begun: Mask = arrays.values[bound.own][window] < until
+            return begun
+        ended: Mask = arrays.values[bound.own + 1][window] <= until
+        return ended
 
-    def _remove_expired(self, bound: _Bound, found: Found, until: int, shards: Mask) -> None:
-        """Remove the cells that no instance needs any more; only cells that have ended can be among them."""
-        while True:
-            starts, ends = found.values[bound.own : bound.own + 2]
-            expired = self.cells.expired(starts, ends, until)
-            if not expired.any():
-                return
-            if self._session.remove(found, expired):
-                self._session.tidy()
-                return
-            found = self._session.read(partial(self._ended, bound, until), shards)
+    def _closing(self, bound: _Bound, found: Found, since: int, until: int) -> _Closing:
+        if isinstance(self.cells, SessionCells):
+            return self._chained(bound, found, self.cells.gap, until)
+        starts, ends = found.values[bound.own : bound.own + 2]
+        expired = self.cells.expired(starts, ends, until)
+        return (self._merged if self.cells.merges else self._single)(bound, found, expired, since, until)
 
     def _results(
         self, bound: _Bound, made: _Closing, keys: pa.RecordBatch, policy: ErrorPolicy
@@ -273,7 +292,7 @@ class WindowLogic:
 
         return policy.run(self.operator.name, run, rows)
 
-    def _single(self, bound: _Bound, found: Found, since: int, until: int) -> _Closing:
+    def _single(self, bound: _Bound, found: Found, expired: Mask, since: int, until: int) -> _Closing:
         """Return the results of cells that are instances."""
         starts, ends = found.values[bound.own : bound.own + 2]
         order = np.lexsort((starts, ends))
@@ -284,12 +303,25 @@ class WindowLogic:
             chosen = order[start:stop]
             return [column.take(chosen) for column in found.values[: bound.own]]
 
-        return _Closing(order, starts.take(order), ends.take(order), part)
+        return _Closing(order, starts.take(order), ends.take(order), part, expired)
 
-    def _merged(self, bound: _Bound, found: Found, since: int, until: int) -> _Closing:
+    def _chained(self, bound: _Bound, found: Found, gap: int, until: int) -> _Closing:
+        """Return the results of sessions, each merged from the cells of a key."""
+        firsts, lasts, hashes, checks = found.values[bound.own :]
+        partials = Partials(bound.bundle, found.values[: bound.own], firsts, hashes, checks)
+        chains = partials.chained(lasts, gap)
+        closed = chains.ends <= until
+        groups = chains.groups.chosen(closed)
+        expired = np.zeros(len(firsts), np.bool_)
+        expired[groups.partials] = True
+        values = partial(partials.merged, groups)
+        return _Closing(groups.firsts, chains.starts[closed], chains.ends[closed], values, expired)
+
+    def _merged(self, bound: _Bound, found: Found, expired: Mask, since: int, until: int) -> _Closing:
         """Return the results of instances, each merged from the slices of a key."""
         starts, _, hashes, checks = found.values[bound.own :]
         partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks)
+        assert isinstance(self.cells, EventCells)
         instances = self.cells.closing(starts, since, until)
         parts = [partials.within(begin, end) for begin, end in instances]
         bounds = np.cumsum([0, *(len(groups.lengths) for groups in parts)])
@@ -305,7 +337,7 @@ class WindowLogic:
         firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
         lengths = np.diff(bounds)
         begins, ends = (np.repeat([one[side] for one in instances], lengths) for side in (0, 1))
-        return _Closing(firsts, begins.astype(np.int64), ends.astype(np.int64), part)
+        return _Closing(firsts, begins.astype(np.int64), ends.astype(np.int64), part, expired)
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         operator = self.operator
@@ -352,12 +384,52 @@ class _Bound(NamedTuple):
 
 
 class _Closing(NamedTuple):
-    """Results to be: the position of a partial of each one's key, the instances, and the state of a range of them."""
+    """Results to be: the position of a partial of each one's key, the instances, and the state of a range of them.
+
+    `expired` says which of the cells no later result needs.
+    """
 
     firsts: npt.NDArray[np.intp]
     starts: Times
     ends: Times
     values: Callable[[int, int], list[Column]]
+    expired: Mask
+
+
+def make_cells(windowing: Windowing) -> EventCells | SessionCells:
+    """Return the cells of windows.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        Windows over event time.
+
+    Returns
+    -------
+    EventCells or SessionCells
+        The cells.
+
+    Raises
+    ------
+    TopologyError
+        If it is not implemented for such windows.
+    """
+    first = windowing.windows[0]
+    if isinstance(first, CountWindow):
+        raise TopologyError(f"windows of {first} are not implemented; keep the rows in a List of state, see docs/state")
+    if isinstance(first, SessionWindow) and windowing.revised:
+        raise TopologyError("results of sessions cannot be corrected: omit allowed_lateness and emit, and set slack")
+    return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)
+
+
+def _bounds(times: Times, located: Located, known: Mask, before: list[Column]) -> list[Times]:
+    """Return the times of the first and the last row of each cell."""
+    ordered, starts = times.take(located.grouping.order), located.grouping.starts
+    first, last = np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts)
+    return [
+        np.where(known, np.minimum(before[0], first), first),
+        np.where(known, np.maximum(before[1], last), last),
+    ]
 
 
 def _joined(columns: tuple[Column, ...]) -> Column:

@@ -1,0 +1,55 @@
+"""Cells of sessions: parts of event time as long as the gap, so that all rows of a key in one are in one session."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dask_elastic.executor.windows.cells import Assigned
+from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.topology.windowing import SessionWindow, Windowing
+from dask_elastic.vocab.row_counts import RowCounts
+
+
+class SessionCells:
+    """The cells of session windows.
+
+    Two rows of a key in one cell are less than the gap apart. So a session is a sequence of cells, and what a cell
+    keeps are the times of its first and its last row: two cells are in one session if the first row of the later one
+    follows the last row of the earlier one within less than the gap.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        One session window.
+
+    Notes
+    -----
+    A row is late if a session of it alone would be closed. A row that is not late, but older than the watermark, may
+    follow a session within the gap that is closed already: it begins another session.
+
+    Examples
+    --------
+    >>> cells = SessionCells(Windowing((SessionWindow(10),), ("at",)))
+    >>> found = cells.of_points(np.array([3, 17, 19]), reached=13)
+    >>> found.rows.tolist(), found.numbers.tolist(), found.counts.late
+    ([1, 2], [1, 1], 1)
+    """
+
+    merges = True
+    grid = None
+
+    def __init__(self, windowing: Windowing) -> None:
+        window = windowing.windows[0]
+        assert isinstance(window, SessionWindow)
+        self.gap = window.gap
+
+    def of_points(self, times: Times, reached: int) -> Assigned:
+        """Return the cells of rows; see `EventCells.of_points`."""
+        late = times <= reached - self.gap
+        count = int(np.count_nonzero(late))
+        rows = np.flatnonzero(~late) if count else None
+        taken = times if rows is None else times.take(rows)
+        numbers = taken // self.gap
+        counts = RowCounts(on_time=len(taken), late=count)
+        closed = np.zeros(len(taken), np.bool_)
+        return Assigned(rows, np.arange(len(taken)), numbers, taken, taken, closed, counts, late if count else None)
