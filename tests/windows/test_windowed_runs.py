@@ -186,6 +186,31 @@ def test_each_row_is_counted_for_each_instance_that_contains_it(given, lateness)
     assert (found.outside, found.untimed) == (whole.outside, whole.untimed)
 
 
+def test_late_rows_and_rows_without_a_time_are_a_stream():
+    rows = readings(10, rows=600, disorder=45, nulls=0.1)
+    rows = rows.append_column("number", pa.array(range(len(rows))))
+    stream = source(rows).key_by("key").window("10s").compute(LOGIC, name="windowed", late="stream", null_time="late")
+    stream.sink(de.sinks.Collect(), name="out")
+    stream.late.sink(de.sinks.Collect(), name="late")
+    found = run(stream.topology, executors=2)
+    counts, late = found.windows["windowed"], found.outputs["late"]
+    assert late.schema.names == rows.schema.names
+    assert 0 < counts.untimed < len(late) == counts.untimed + counts.late
+    on_time = rows.filter(pc.invert(pc.is_in(rows["number"], late["number"].combine_chunks())))
+    assert len(on_time) + len(late) == len(rows)
+    assert records(found.outputs["out"]) == records(truth(stream.topology, on_time).results)
+
+
+@pytest.mark.parametrize("disorder", [0, 40])
+@pytest.mark.parametrize("gap", ["5s", "20s"])
+def test_sessions_are_those_of_the_whole_input(gap, disorder):
+    rows = readings(11, disorder=disorder, nulls=0.05)
+    topology = windowed(rows, windows.session(gap), slack=disorder + 1)
+    found, whole = run(topology, executors=2), truth(topology, rows)
+    assert records(found.outputs["out"]) == records(whole.results)
+    assert found.windows["windowed"] == RowCounts(whole.pairs, untimed=whole.untimed)
+
+
 def test_row_without_a_time_can_fail_the_job():
     with pytest.raises(UserCodeError, match="the time 'at' is null; filter such rows, or choose null_time='drop'"):
         results(windowed(readings(8, nulls=0.1), "10s", null_time="refuse"))
