@@ -14,6 +14,7 @@ from dask_elastic.dashboard.colors import executor_colors
 from dask_elastic.dashboard.key_skew import by_operator, key_skew
 from dask_elastic.dashboard.quantities import UNKNOWN, count, duration, rate, size
 from dask_elastic.dashboard.style_sheet import text_style
+from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
 if TYPE_CHECKING:
@@ -51,15 +52,18 @@ def _table(job: JobSnapshot, bound: tuple[str, ...]) -> str:
     """Format the table; cached, because all viewers show the same one."""
     operators = by_operator(job.executors)
     colors = executor_colors([*operators])
-    head = "".join(f'<th class="number">{name}</th>' for name in HEAD)
+    names = [*HEAD, *_event_time_head(job)]
+    head = "".join(f'<th class="number">{name}</th>' for name in names)
     rows = [
-        _row(operator, executors, color, operator in bound)
+        _row(operator, executors, color, operator in bound, _event_time_cells(job, executors))
         for (operator, executors), color in zip(operators.items(), colors, strict=True)
     ]
     return f'<h2>Operators</h2><div class="scroll"><table><tr><th>operator</th>{head}</tr>{"".join(rows)}</table></div>'
 
 
-def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound: bool) -> str:
+def _row(
+    operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound: bool, of_event_time: Sequence[str]
+) -> str:
     badges = '<span class="badge">GIL-bound</span>' if bound else ""
     if any(executor.pinned for executor in executors):
         badges += '<span class="badge plain">cores pinned</span>'
@@ -75,10 +79,31 @@ def _row(operator: str, executors: Sequence[ExecutorSnapshot], color: str, bound
         _state(executors),
         count(sum(executor.moves for executor in executors)),
         _skew(executors),
+        *of_event_time,
     )
     swatch = f'<span class="swatch" style="background: {color}"></span>'
     numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f"<tr><td>{swatch}{escape(operator)}{badges}</td>{numbers}</tr>"
+
+
+def _event_time_head(job: JobSnapshot) -> list[str]:
+    """Return the columns of jobs with event time: the lag of watermarks, and rows that were late for windows."""
+    with_windows = any(executor.windows is not None for executor in job.executors)
+    return ["watermark lag"] * (job.event_time is not None) + ["late rows"] * with_windows
+
+
+def _event_time_cells(job: JobSnapshot, executors: Sequence[ExecutorSnapshot]) -> list[str]:
+    cells = {"watermark lag": UNKNOWN, "late rows": UNKNOWN}
+    times = [executor.event_time for executor in executors]
+    if job.event_time is not None and times and None not in times:
+        oldest = min(time for time in times if time is not None)
+        cells["watermark lag"] = duration(max(0, job.event_time - oldest) / 1e6)
+    counts = [executor.windows for executor in executors if executor.windows is not None]
+    if counts:
+        total = functools.reduce(RowCounts.plus, counts)
+        each = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in total._asdict().items())
+        cells["late rows"] = f'<span title="{each}">{count(total.late)}</span>'
+    return [cells[name] for name in _event_time_head(job)]
 
 
 def _state(executors: Sequence[ExecutorSnapshot]) -> str:

@@ -11,8 +11,9 @@ from dask_elastic.routing.hashing import hash_keys
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit, edges
-from dask_elastic.topology.operators import LateRows, Stateless
+from dask_elastic.topology.operators import Stateless
 from dask_elastic.topology.schema import check_schema, plain_schema, plain_type
+from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.identity import ExecutorId

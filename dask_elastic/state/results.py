@@ -15,6 +15,7 @@ from dask_elastic.topology.known_schemas import result_types
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
+from dask_elastic.topology.windows.results import result_keys
 
 
 def state_table(
@@ -61,7 +62,8 @@ def state_table(
         if now is not None and layout.expires:
             keys, values = _unexpired(layout, keys, values, now)
         results = layout.results(values)
-    return pa.table([*keys.columns, *results.values()], names=[*keys.schema.names, *results])
+    shown = keys.select(list(result_keys(tuple(keys.schema.names))))
+    return pa.table([*shown.columns, *results.values()], names=[*shown.schema.names, *results])
 
 
 def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
@@ -88,9 +90,10 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
     """
     if operator.join is not None:
         layout_of_join = JoinLayout(operator.join)
-        keys = pa.RecordBatch.from_pylist([], pa.schema([operator.join.input.field(key) for key in operator.keys]))
-        return layout_of_join.table(keys, [field.initially(0) for field in layout_of_join.fields])
-    types = {key: pa.null() if schema is None else schema.field(key).type for key in operator.keys}
+        no_keys = pa.RecordBatch.from_pylist([], pa.schema([operator.join.input.field(key) for key in operator.keys]))
+        return layout_of_join.table(no_keys, [field.initially(0) for field in layout_of_join.fields])
+    keys = result_keys(operator.keys)
+    types = {key: pa.null() if schema is None else schema.field(key).type for key in keys}
     if operator.aggregates is not None:
         types |= {name: column.type for name, column in _cells(operator, schema, [[], []]).items()}
         types |= {name: kind or pa.null() for name, kind in result_types(operator, schema).items()}

@@ -10,6 +10,7 @@ from dask_elastic.topology import diagram
 from dask_elastic.topology.diagram import FONT, LONGEST_NAME, DrawnBox, shortened
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, MapOperator, Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.topology.windows.results import result_keys
 
 MOST_DETAILS = 5
@@ -96,6 +97,8 @@ def _details(operator: Operator) -> list[str]:
         return [type(operator.sink).__name__]
     if isinstance(operator, Compute):
         return [*_keys(operator), *_windows(operator), *_logic(operator)]
+    if isinstance(operator, LateRows):
+        return ["late rows"]
     logic = operator.function if isinstance(operator, MapOperator) else operator.predicate
     lines = [_expression(logic) if isinstance(logic, pc.Expression) else _function(logic)]
     if operator.columns is not None:

@@ -7,6 +7,7 @@ from itertools import chain, count
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
+from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.topology.windows.one_key import ONE_KEY
 from dask_elastic.vocab.errors import TopologyError, UnknownOperator
 
@@ -168,7 +169,49 @@ class OperatorGraph:
                     f"topology {self._name!r}: nothing reads {operator.kind} {operator.name!r}; add .sink(...) or "
                     ".key_by(...).compute(...) after it, or remove it."
                 )
+            windowing = operator.windowing if isinstance(operator, Compute) else None
+            if windowing is not None and windowing.late == "stream" and self._late_of(operator.name) is None:
+                raise TopologyError(
+                    f"topology {self._name!r}: compute {operator.name!r} sends late rows to a stream that nothing "
+                    "reads; read the stream `late` of its results, or omit late='stream'."
+                )
         self._check_event_time()
+
+    def late_rows(self, producers: tuple[str, ...]) -> str:
+        """Return the name of the operator with the late rows of a windowed compute; called by `Stream.late`.
+
+        Parameters
+        ----------
+        producers : tuple of str
+            The operators of the stream: the compute.
+
+        Returns
+        -------
+        str
+            The operator, which is added if there is none.
+
+        Raises
+        ------
+        TopologyError
+            When it is no compute with such a stream.
+        """
+        name = producers[0]
+        operator = self.operator(name)
+        windowing = operator.windowing if isinstance(operator, Compute) and len(producers) == 1 else None
+        if windowing is None or windowing.late != "stream":
+            raise TopologyError(
+                f"stream of {' + '.join(map(repr, producers))} has no late rows; only results of windows have, with "
+                "window(...).compute(..., late='stream')."
+            )
+        late = self._late_of(name)
+        if late is None:
+            late = self.choose_name("map", f"{name}-late", None)
+            self.add(LateRows(late), (name,))
+        return late
+
+    def _late_of(self, compute: str) -> str | None:
+        late = (name for name in self._consumers[compute] if isinstance(self._operators[name], LateRows))
+        return next(late, None)
 
     def _check_event_time(self) -> None:
         """Check that event time reaches the operators with timers in event time, and all rows of windows."""

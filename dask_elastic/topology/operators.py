@@ -188,29 +188,6 @@ class MapOperator:
         return as_batches(self.function(select_columns(rows, self.columns, self.name)), f"map {self.name!r}")
 
 
-class LateRows(MapOperator):
-    """An operator whose input are the rows that came too late for the windows of a compute, which it passes on.
-
-    Parameters
-    ----------
-    name : str
-        The operator's name in the topology.
-
-    Examples
-    --------
-    >>> rows = pa.RecordBatch.from_pydict({"a": [1]})
-    >>> [late.to_pydict() for late in LateRows("late").apply(rows)]
-    [{'a': [1]}]
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, _unchanged)
-
-
-def _unchanged(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return rows
-
-
 @dataclass(frozen=True, eq=False)
 class Filter:
     """An operator that keeps the rows for which a predicate holds; null counts as false.

@@ -207,6 +207,27 @@ class Stream(OperatorOutput):
         every = KeyedOutput(self._topology, self._producers, (), self._topology.note_key_by(self._producers, ()))
         return WindowedStream(every, windows, time, self._stream_of)
 
+    @property
+    def late(self) -> Stream:
+        """The rows that came too late for the windows of this stream's compute, as they came.
+
+        Raises
+        ------
+        TopologyError
+            When the stream is not that of a windowed compute with ``late="stream"``.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> from dask_elastic import aggregate as agg
+        >>> rows = pa.table({"plane": ["a"], "at": pa.array([0], pa.timestamp("s"))})
+        >>> flights = de.Topology("delays").source("flights", de.sources.Arrow(rows, event_time="at"))
+        >>> hourly = flights.key_by("plane").window("1h")
+        >>> hourly.compute({"flights": agg.Count()}, name="hourly", late="stream").late
+        Stream('hourly-late' of topology 'delays')
+        """
+        return self._stream_of(self._topology.late_rows(self._producers))
+
     def union(self, *others: Stream) -> Stream:
         """Merge the rows of several streams; the rows of each stream keep their order.
 

@@ -77,6 +77,8 @@ class ExecutorSnapshot:
         The part of `state_bytes` that is in files.
     windows : RowCounts or None
         What became of the rows of an operator with windows; None without any.
+    event_time : int or None
+        Its watermark, microseconds since the Unix epoch.
     shard_load : array of float, optional
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
@@ -105,6 +107,7 @@ class ExecutorSnapshot:
     moves: int = 0
     state_on_disk: int = 0
     windows: RowCounts | None = None
+    event_time: int | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     # Set on each instance; not a field, since it follows from `cores`.
@@ -162,6 +165,8 @@ class JobSnapshot:
         Rows per second that its sources read.
     source_lag : float
         Seconds by which rows leave its sources late, at the instance where they are latest.
+    event_time : int or None
+        The newest watermark of its sources, microseconds since the Unix epoch.
     """
 
     name: str
@@ -175,6 +180,7 @@ class JobSnapshot:
     latency_p99: float | None = None
     source_rate: float = 0.0
     source_lag: float = 0.0
+    event_time: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,7 @@ from dask_elastic.dashboard.time_series import TimeSeries
 from dask_elastic.vocab.epoch import HandoffProgress
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Outlook, Plan
+from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 from dask_elastic_plugins.install import install, uninstall
 
@@ -261,6 +262,26 @@ def test_operators_table_sums_over_executors(flights, draw):
     assert "GIL-bound" not in route
     cells = [cell.split("</td>")[0] for cell in plane.split('<td class="number">')[1:]]
     assert cells == ["2", "3", "1,800/s", "1,500/s", "60%", "21", "4 ms", "3 KiB", "33", "–"]
+
+
+def test_operators_table_shows_event_time_of_jobs_that_have_it(known, draw):
+    job = known.job({"hourly": [{0: 1}, {1: 1}], "daily": [{0: 1}], "plain": [{0: 1}]})
+    hour = 3_600_000_000
+    own = [
+        {"event_time": 5 * hour, "windows": RowCounts(on_time=20_000, late=3, outside=2)},
+        {"event_time": 4 * hour, "windows": RowCounts(on_time=100, corrected=1, late=4)},
+        {"windows": RowCounts()},
+        {"event_time": 6 * hour},
+    ]
+    executors = tuple(replace(executor, **each) for executor, each in zip(job.executors, own, strict=True))
+    known.add(replace(job, executors=executors, event_time=5 * hour))
+    head, hourly, daily, plain = draw().text("operators").split("<tr>")[1:]
+    assert head.count("<th") == 13
+    none = '<span title="0 on time, 0 corrected, 0 late, 0 outside, 0 untimed">0</span>'
+    cells = [[cell.removeprefix('<td class="number">') for cell in row.split("</td>")[-3:-1]] for row in (daily, plain)]
+    assert cells == [["–", none], ["0 s", "–"]]
+    assert "3,600 s" in hourly
+    assert 'title="20.1 k on time, 1 corrected, 7 late, 2 outside, 0 untimed">7<' in hourly
 
 
 def test_handoffs_table_shows_progress_of_spark_handoff(flights, browse, wait_until):

@@ -12,7 +12,7 @@ import pytest
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
-from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows
+from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows, InstanceTime
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.snapshot_log import EXECUTOR_BYTES, SnapshotLog
@@ -74,6 +74,15 @@ def test_snapshot_has_rate_of_all_sources_and_lag_of_the_latest(fake):
         record.reports[node] = ReceivedReport(NOW, fake.empty_report(False, sources=sources))
     [job] = snapshot(coordinator).jobs
     assert (job.source_rate, job.source_lag) == (42.0, 2.5)
+
+
+def test_snapshot_has_watermarks_of_executors_and_the_newest_of_all(fake):
+    coordinator, _, record = submitted(fake, {"h1:1": 2, "h1:2": 2})
+    times = [InstanceTime("rows", 0, 70, 0), InstanceTime("op0", 0, 50, 0), InstanceTime("out", 0, None, 0)]
+    report = fake.report([fake.measure("op0", 0, event_time=50)])
+    record.reports[0] = ReceivedReport(NOW, replace(report, event_times=tuple(times)))
+    [job] = snapshot(coordinator).jobs
+    assert (job.event_time, job.executors[0].event_time) == (70, 50)
 
 
 def test_report_repeated_by_idle_node_is_fresh_between_two_repetitions(fake):

@@ -12,6 +12,7 @@ from dask_elastic import sinks, sources, windows
 from dask_elastic.topology.component import build_components
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.windowing import EventWindow, SessionWindow, Windowing
+from dask_elastic.topology.windows.results import bound_columns
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 HOUR = 3_600_000_000
@@ -112,9 +113,9 @@ def test_results_that_may_be_corrected_have_a_revision():
 
 
 def test_results_of_count_windows_are_bounded_by_numbers_of_rows():
-    result = flights().key_by("plane").window(windows.count(10)).compute(COUNT)
-    assert results_schema(result).field("window_end").type == pa.int64()
-    assert windowing_of(result).time == ()
+    windowing = flights().key_by("plane").window(windows.count(10)).windowing
+    bounds = {"window_start": pa.int64(), "window_end": pa.int64()}
+    assert (windowing.time, bound_columns(windowing, {}, "counts")) == ((), bounds)
 
 
 def test_windows_over_all_rows_have_one_key_that_results_lack():
@@ -164,7 +165,18 @@ def keyed(**options):
         (lambda: hourly(flights(), allowed_lateness=-5), "compute 'hourly': allowed_lateness is -5"),
         (lambda: hourly(flights(), allowed_lateness="later"), "compute 'hourly': allowed_lateness is 'later'"),
         (lambda: hourly(flights(), emit="often"), "compute 'hourly': emit is 'often'"),
-        (lambda: hourly(flights(), late="stream"), "compute 'hourly': late rows cannot be a stream of their own yet"),
+        (lambda: hourly(flights(), late="file"), "compute 'hourly': late is 'file'; give 'drop' or 'stream'"),
+        (lambda: hourly(flights()).late, "stream of 'hourly' has no late rows; only results of windows have, with"),
+        (lambda: flights().late, "stream of 'flights' has no late rows"),
+        (
+            lambda: hourly(flights(), null_time="late"),
+            "null_time='late' sends rows without a time to the",
+        ),
+        (
+            lambda: keyed().window(windows.count(5)).compute(COUNT, name="n"),
+            "'n': windows of a number of rows, 5",
+        ),
+        (lambda: keyed().window(windows.session(5)).compute(COUNT, emit="updates"), "results of sessions appear once"),
         (lambda: hourly(flights(), executors=0), "executors is 0"),
         (lambda: hourly(flights(), shards=0), "shards is 0"),
         (lambda: hourly(flights(), store="tape"), "store"),
@@ -237,8 +249,27 @@ def test_watermark_that_no_source_advances_is_refused():
 
 
 def test_count_windows_need_no_event_time():
-    topology = flights(event_time=None).key_by("plane").window(windows.count(2)).compute(COUNT).topology
-    topology.validate()
+    assert flights(event_time=None).key_by("plane").window(windows.count(2)).windowing.time == ()
+
+
+def test_late_rows_are_a_stream_once():
+    result = hourly(flights(), late="stream", null_time="late")
+    result.late.sink(sinks.Collect())
+    assert result.late.producers == ("hourly-late",)
+    assert [operator.name for operator in result.topology.consumers("hourly")] == ["hourly-late"]
+    result.topology.validate()
+    assert "hourly-late  map      late rows" in result.topology.describe()
+
+
+def test_late_rows_have_the_event_time_of_the_input():
+    late = hourly(flights(), late="stream").late
+    assert windowing_of(late.key_by("plane").window("1d").compute(COUNT)).time == ("at",)
+
+
+def test_late_rows_that_nothing_reads_are_refused():
+    topology = hourly(flights(), late="stream").topology
+    with pytest.raises(TopologyError, match="'hourly' sends late rows to a stream that nothing reads; read the stream"):
+        topology.validate()
 
 
 def test_window_over_all_rows_cannot_be_fed():

@@ -18,6 +18,7 @@ from dask_elastic import windows
 from dask_elastic.testing import run
 from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.vocab.errors import TopologyError, UserCodeError
+from dask_elastic.vocab.row_counts import RowCounts
 
 SECOND = 1_000_000
 LOGIC = {
@@ -89,7 +90,9 @@ WINDOWS = [
 def test_results_are_those_of_the_whole_input(given, disorder):
     rows = readings(1, disorder=disorder, nulls=0.05)
     topology = windowed(rows, given, slack=disorder + 1)
-    assert records(results(topology)) == records(truth(topology, rows).results)
+    found, whole = run(topology, executors=2), truth(topology, rows)
+    assert records(found.outputs["out"]) == records(whole.results)
+    assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
 
 
 EVENT = st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 60), st.integers(1, 60))
@@ -128,8 +131,9 @@ def test_windows_over_all_rows_have_no_key():
     rows = readings(4)
     stream = source(rows).window("30s").compute(LOGIC, name="windowed")
     stream.sink(de.sinks.Collect(), name="out")
-    found = run(stream.topology).outputs["out"]
-    assert found.schema.names == ["window_start", "window_end", *LOGIC]
+    result = run(stream.topology)
+    found = result.outputs["out"]
+    assert found.schema.names == result.state["windowed"].schema.names == ["window_start", "window_end", *LOGIC]
     whole = truth(stream.topology, rows.set_column(0, "key", pa.array([0] * len(rows))))
     assert records(found) == records(whole.results.drop(columns="key"))
 
@@ -168,6 +172,43 @@ def test_late_rows_are_dropped_without_allowed_lateness():
     topology = windowed(rows, "10s")
     found = results(topology)
     assert 0 < pc.sum(found["rows"]).as_py() < truth(topology, rows).pairs
+
+
+@pytest.mark.parametrize("lateness", [0, "5s", "15s"])
+@pytest.mark.parametrize("given", [["10s", "30s"], windows.sliding(0, "5s", "20s")], ids=str)
+def test_each_row_is_counted_for_each_instance_that_contains_it(given, lateness):
+    rows = readings(9, rows=600, disorder=45, nulls=0.1)
+    topology = windowed(rows, given, allowed_lateness=lateness)
+    whole, found = truth(topology, rows), run(topology, executors=2).windows["windowed"]
+    assert found.late > 0
+    assert (found.corrected > 0) == (lateness != 0)
+    assert found.on_time + found.corrected + found.late == whole.pairs
+    assert (found.outside, found.untimed) == (whole.outside, whole.untimed)
+
+
+def test_late_rows_and_rows_without_a_time_are_a_stream():
+    rows = readings(10, rows=600, disorder=45, nulls=0.1)
+    rows = rows.append_column("number", pa.array(range(len(rows))))
+    stream = source(rows).key_by("key").window("10s").compute(LOGIC, name="windowed", late="stream", null_time="late")
+    stream.sink(de.sinks.Collect(), name="out")
+    stream.late.sink(de.sinks.Collect(), name="late")
+    found = run(stream.topology, executors=2)
+    counts, late = found.windows["windowed"], found.outputs["late"]
+    assert late.schema.names == rows.schema.names
+    assert 0 < counts.untimed < len(late) == counts.untimed + counts.late
+    on_time = rows.filter(pc.invert(pc.is_in(rows["number"], late["number"].combine_chunks())))
+    assert len(on_time) + len(late) == len(rows)
+    assert records(found.outputs["out"]) == records(truth(stream.topology, on_time).results)
+
+
+@pytest.mark.parametrize("disorder", [0, 40])
+@pytest.mark.parametrize("gap", ["5s", "20s"])
+def test_sessions_are_those_of_the_whole_input(gap, disorder):
+    rows = readings(11, disorder=disorder, nulls=0.05)
+    topology = windowed(rows, windows.session(gap), slack=disorder + 1)
+    found, whole = run(topology, executors=2), truth(topology, rows)
+    assert records(found.outputs["out"]) == records(whole.results)
+    assert found.windows["windowed"] == RowCounts(whole.pairs, untimed=whole.untimed)
 
 
 def test_row_without_a_time_can_fail_the_job():

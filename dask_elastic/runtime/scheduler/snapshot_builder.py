@@ -120,6 +120,8 @@ class ClusterView:
             pause()
         last = _last(spec)
         sources = [part for one in view.reports if self._is_fresh(view, one) for part in one.report.sources]
+        # No operator's watermark is ahead of those of the sources.
+        times = [part.event_time for one in view.reports for part in one.report.event_times]
         latency, p99 = _latency([fresh[key] for key in fresh if key[0] in last], pause)
         return JobSnapshot(
             name=spec.job,
@@ -133,6 +135,7 @@ class ClusterView:
             latency_p99=p99,
             source_rate=sum(part.rate for part in sources),
             source_lag=max((part.lag for part in sources), default=0.0),
+            event_time=max((time for time in times if time is not None), default=None),
         )
 
 
@@ -165,6 +168,7 @@ def _executor(
         moves=measure.moves,
         state_on_disk=measure.state_on_disk,
         windows=measure.windows,
+        event_time=measure.event_time,
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
     )

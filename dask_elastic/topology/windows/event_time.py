@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
 from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START, EventWindow, Windowing, duration_text
+from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -88,7 +89,11 @@ def _origins(topology: OperatorGraph, producers: Sequence[str]) -> list[Operator
     waiting = [topology.operator(name) for name in producers]
     for operator in waiting:
         if isinstance(operator, MapOperator | Filter):
-            waiting += [one for one in topology.inputs(operator.name) if one not in waiting]
+            before = topology.inputs(operator.name)
+            if isinstance(operator, LateRows):
+                # They are rows of the input of the compute that passes them on.
+                before = tuple(one for compute in before for one in topology.inputs(compute.name))
+            waiting += [one for one in before if one not in waiting]
     return [operator for operator in waiting if not isinstance(operator, MapOperator | Filter)]
 
 

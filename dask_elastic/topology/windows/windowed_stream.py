@@ -10,7 +10,7 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
-from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, Windowing
+from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, SessionWindow, Windowing
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
@@ -97,10 +97,11 @@ class WindowedStream(KeyedOutput, Generic[S]):
         emit : {"closed", "updates"}
             When results appear: when a window closes, or also before that, after each batch that changes it.
         late : {"drop", "stream"}
-            Where rows go that come after the allowed lateness: they are dropped, or sent to a stream of their own. They
-            are counted in any case.
+            Where rows go that come after the allowed lateness: they are dropped, or sent to the stream `late` of the
+            results, each once if it is late for all windows that contain it. They are counted in any case.
         null_time : {"drop", "late", "refuse"}
-            Where rows without a time go: they are dropped and counted, are late rows, or fail the job.
+            Where rows without a time go: they are dropped and counted, sent to the stream of late rows, or fail the
+            job.
         executors : int, optional
             The number of executors into which the key space is divided; 1 for windows over all rows.
         shards : int
@@ -157,10 +158,21 @@ class WindowedStream(KeyedOutput, Generic[S]):
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
         changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
-        if changed.late == "stream":
+        first = changed.windows[0]
+        if isinstance(first, CountWindow):
             raise TopologyError(
-                f"{where}: late rows cannot be a stream of their own yet; omit late= to have them dropped and counted, "
-                "or raise allowed_lateness."
+                f"{where}: windows of a number of rows, {first}, cannot be computed yet; keep the rows of a key in a "
+                "List of state."
+            )
+        if isinstance(first, SessionWindow) and changed.revised:
+            raise TopologyError(
+                f"{where}: results of sessions appear once; omit allowed_lateness and emit, and give the source slack "
+                "for rows that come late."
+            )
+        if changed.null_time == "late" and changed.late != "stream":
+            raise TopologyError(
+                f"{where}: null_time='late' sends rows without a time to the stream of late rows, which there is only "
+                "with late='stream'; pass this, too, or have them dropped."
             )
         return changed
 
