@@ -62,6 +62,10 @@ class ChangedAggregates:
             return None
         before: Compute = state.reading.load(f"the definition of operator {state.name!r}")
         fix = "Give the operator another name to begin without state, and pass drop= with the former one."
+        if before.join is not None or now.join is not None:
+            if changed := _changed_join(before, now):
+                raise CheckpointError(f"operator {state.name!r} has state of another kind: {changed}. {fix}")
+            return None
         if changed := _changed_windows(before, now):
             raise CheckpointError(f"operator {state.name!r} has state of other windows: {changed}. {fix}")
         if before.aggregates is None or now.aggregates is None:
@@ -100,6 +104,18 @@ class ChangedAggregates:
         except (SchemaMismatch, StateError, TopologyError) as error:
             raise CheckpointError(f"the state of operator {self._name!r} cannot be converted: {error}") from error
         return encode(replace(rows, fields=now.fields, values=values))
+
+
+def _changed_join(before: Compute, now: Compute) -> str:
+    """Return how a join has changed; empty if rows that wait for the former one can wait for the present one."""
+    if before.join is None or now.join is None:
+        former, present = ("another operator" if one.join is None else one.join for one in (before, now))
+        return f"that of {former} before, of {present} now"
+    if before.join.same_state(now.join):
+        return ""
+    if str(before.join) != str(now.join):
+        return f"{before.join} before, {now.join} now"
+    return f"the columns of the results were {before.join.output.names}, and are {now.join.output.names}"
 
 
 def _changed_windows(before: Compute, now: Compute) -> str:

@@ -138,7 +138,7 @@ def reading_of(operator: Compute) -> Pickled:
     CheckpointError
         When an aggregate cannot be pickled.
     """
-    if operator.aggregates is not None:
+    if operator.aggregates is not None or operator.join is not None:
         return Pickled.of(operator)
     timers = {name: Timer(_no_function, timer.clock) for name, timer in (operator.timers or {}).items()}
     return Pickled.of(replace(operator, logic=_no_function, timers=timers or None))

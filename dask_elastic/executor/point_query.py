@@ -24,7 +24,7 @@ def find_key(
     key: Sequence[Any],
     now: float | None = None,
 ) -> pa.Table | None:
-    """Return the row of one key.
+    """Return the state of one key.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def find_key(
     Returns
     -------
     pyarrow.Table or None
-        One row, or None if this executor has no state of the key.
+        One row, of a join the key's rows; None if this executor has no state of the key.
 
     Raises
     ------
@@ -64,7 +64,9 @@ def find_key(
     same = hash_columns(rows, operator.keys) == hashes[0]
     same &= _checks(rows, operator) == _checks(query, operator)[0]
     found = np.flatnonzero(same)
-    return table.slice(int(found[0]), 1) if len(found) else None
+    if not len(found):
+        return None
+    return table.slice(int(found[0]), 1) if operator.join is None else table.take(found)
 
 
 def _row(operator: Compute, schema: pa.Schema, key: Sequence[Any]) -> pa.RecordBatch:

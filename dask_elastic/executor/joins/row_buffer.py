@@ -188,7 +188,12 @@ class RowBuffer:
         """
         parts = part_hashes(hashes, numbers, self.space.groups)
         second = part_checks(checks, numbers, len(hashes))
-        return self.store.admit(self._session.task, keys, self.keys, np.arange(len(hashes)), parts, second)
+        # In the order of their hashes, which the store's index would have to sort else.
+        order = np.argsort(parts)
+        numbering, found = self.store.admit(self._session.task, keys, self.keys, order, parts, second)
+        slots = np.empty_like(found)
+        slots[order] = found
+        return numbering, slots
 
     def admit_newest(self, keys: pa.RecordBatch, chosen: Slots, hashes: Words, checks: Words) -> tuple[int, Slots]:
         """Return the slots of the newest settled rows of keys, as `admit` does for rows.

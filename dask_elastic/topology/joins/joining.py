@@ -138,6 +138,11 @@ class Joining:
         ]
         return pa.schema([*left, *right, *self._span()])
 
+    def same_state(self, other: Joining) -> bool:
+        """Return whether rows that wait for this join can wait for the other one: only suffixes may differ."""
+        same = ("kind", "how", "left", "right", "shared", "lower", "upper", "window", "tolerance", "nulls_equal")
+        return all(getattr(self, name) == getattr(other, name) for name in same)
+
     def _span(self) -> list[pa.Field]:
         if self.window is None:
             return []

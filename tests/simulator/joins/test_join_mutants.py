@@ -20,7 +20,14 @@ from dask_elastic.topology.joins.joining import Joining
 
 MOST_SEEDS = 20
 
-TRIED_FIRST = (JoinScenario(11, outages=0.0), JoinScenario(36), JoinScenario(37), JoinScenario(1236))
+TRIED_FIRST = (
+    JoinScenario(11, outages=0.0),
+    JoinScenario(14),
+    JoinScenario(26),
+    JoinScenario(36),
+    JoinScenario(37),
+    JoinScenario(1236),
+)
 """Shards that move back and forth, losses, and ties find what most others do not."""
 
 
