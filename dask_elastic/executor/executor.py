@@ -126,14 +126,16 @@ class ElasticExecutor(ExecutorParts):
                 return None
             return taker.sent, item
 
-    def begin_run(self, task: int, now: float) -> tuple[int, Work] | None:
-        """Return the sub-batch of a `Run` with its number; None if the task's thread must run, or nothing waits."""
+    def begin_run(self, task: int, now: float, hurries: bool = False) -> tuple[int, Work] | None:
+        """Return the sub-batch of a `Run` with its number; None if the task's thread must run, or nothing waits.
+
+        A caller that `hurries` gets only what is expected to take up to `ExecutorLimits.hurried_time`.
+        """
+        seconds = min(self.limits.hurried_time, self.limits.inline_time) if hurries else self.limits.inline_time
         with self.lock:
             taker = self.routes.tasks[task]
             # More rows may have arrived since the `Run` was returned.
-            if taker.queue.has_control or not self.routes.is_short(
-                taker, self.measures.inline, self.limits.inline_time
-            ):
+            if taker.queue.has_control or not self.routes.is_short(taker, self.measures.inline, seconds):
                 return None
             item = taker.queue.take(self._limit(taker))
             return self._sent(taker, item, now) if isinstance(item, Work) else None

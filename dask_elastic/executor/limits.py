@@ -21,6 +21,8 @@ class ExecutorLimits:
         Seconds for which a move waits, before it pauses its shard, until its source is idle.
     inline_time : float
         Seconds that a batch may take, as expected, to be processed by the thread that brings it to an idle task.
+    hurried_time : float
+        The same if that thread reads a connection, or the logic may wait for something.
     pending_bytes : int
         Bound of a remote task's pending queue, which requests a flush when it is half full.
     """
@@ -28,5 +30,6 @@ class ExecutorLimits:
     inbox_time: float = 0.005
     threshold: float = 1.2
     patience: float = 0.05
-    inline_time: float = 0.0002
+    inline_time: float = 0.001
+    hurried_time: float = 0.0002
     pending_bytes: int = PENDING_BYTES

@@ -67,7 +67,7 @@ class RemotePart:
     incarnation : int
         Incarnation of the link to the home, from the stamp of its first message, a `StartTask`.
     inline_time : float
-        See `ExecutorLimits`.
+        Seconds that a sub-batch may take, as expected, to be processed by the thread that reads the connection.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class RemotePart:
         space: KeySpace,
         make_lock: MakeLock = NoLock,
         incarnation: int = 0,
-        inline_time: float = ExecutorLimits.inline_time,
+        inline_time: float = ExecutorLimits.hurried_time,
     ):
         self.identity = identity
         self._inline = InlineCost()

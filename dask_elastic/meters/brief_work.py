@@ -66,6 +66,11 @@ class BriefWork:
         is_long = busy > BRIEF_SECONDS or cpu < COMPUTING * busy
         self._long += WEIGHT * (is_long - self._long)
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether most recent batches were brief."""
+        return self._long <= 0.5
+
     def expects(self, rows: int) -> bool:
         """Return whether a batch is expected to be brief; now and then also after long ones, to measure again.
 
@@ -76,7 +81,7 @@ class BriefWork:
         """
         if rows > FEW_ROWS:
             return False
-        if self._long <= 0.5:
+        if self.is_brief:
             return True
         self._refused = (self._refused + 1) % RETRIED
         return self._refused == 0

@@ -114,6 +114,7 @@ class ExecutorFibers:
         self.component = component
         self.identity = executor.identity
         self.flushes: set[int] = set()
+        self.left = 0
         executor.world = world
         executor.store.union = union_types(component, world.components)
         self.driver = ExecutorDriver(executor, self)
@@ -216,6 +217,19 @@ class ExecutorFibers:
 
     def defer(self, steps: Steps[None]) -> bool:
         """Let the caller carry out the run, like one that was deferred: other fibers come between."""
+        return self.leave(steps)
+
+    def leave(self, steps: Steps[None]) -> bool:
+        """Let another fiber carry out the steps, with the probability `WorldOptions.leaves`; else the caller does."""
+        leaves = self.world.options.leaves
+        if not leaves or self.world.schedule.draw() >= leaves:
+            return False
+        self.left += 1
+        self.start("left", steps)
+        return True
+
+    def hurries(self) -> bool:
+        """Return whether the caller has little time: a fiber never has."""
         return False
 
     def deliver(self, deliveries: Iterable[Delivery]) -> FiberSteps:

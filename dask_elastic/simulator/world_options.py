@@ -31,6 +31,8 @@ class WorldOptions:
     torn : bool
         Whether drivers run without their control lock, so that the instructions of different events interleave, which
         the executor does not allow. Tests use it to show that the checks find this.
+    leaves : float
+        The share of inline runs, and of feeds of remote tasks, that another fiber carries out instead of the caller.
     order : tuple of str
         See `Ledger`.
     repeats : float
@@ -53,6 +55,7 @@ class WorldOptions:
     check: bool = False
     history: bool = False
     torn: bool = False
+    leaves: float = 0.0
     order: tuple[str, ...] = ()
     repeats: float = 0.0
     pauses: float = 0.0

@@ -7,21 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from dask_elastic.topology.ticks import Ticks, next_tick
 from dask_elastic.vocab.errors import TopologyError
 
 SLICE_SECONDS = 0.005
 """The time span of the longest slice, in seconds: short compared with latency targets, long compared with its cost."""
 
-TICK_SECONDS = 0.001
-"""The least time between two ticks: rows that are due in between leave together."""
-
-LONGEST_TICK = 0.02
-"""The most time between two ticks, in seconds."""
-
-LIGHT_LOAD = 0.4
-"""Busy cores of a process up to which ticks are that short; with more load they are stretched up to `LONGEST_TICK`."""
-
-_STEP = 1.25
 _TOLERANCE = 1e-3
 
 
@@ -92,6 +83,8 @@ class Pace:
         The time span of one slice, in seconds.
     max_rows : int, default 65536
         The most rows of one slice, at any rate.
+    ticks : Ticks, optional
+        The ticks of all sources of this process; its own by default.
 
     Raises
     ------
@@ -116,7 +109,13 @@ class Pace:
     """
 
     def __init__(
-        self, rate: float | None, started: float, *, slice_seconds: float = SLICE_SECONDS, max_rows: int = 65_536
+        self,
+        rate: float | None,
+        started: float,
+        *,
+        slice_seconds: float = SLICE_SECONDS,
+        max_rows: int = 65_536,
+        ticks: Ticks | None = None,
     ):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise TopologyError(f"rate is {rate}; give a positive number of rows per second, or None for no limit.")
@@ -125,8 +124,9 @@ class Pace:
         self.rows = 0
         self._slice_rows = rows_within(rate, slice_seconds, max_rows)
         self._max_rows = max_rows
-        self._interval = TICK_SECONDS
-        self._tick = self._horizon = -math.inf
+        self._shared = ticks or Ticks()
+        # The last tick, its time to the next one, and until when rows are due that leave at it.
+        self._tick, self._span, self._horizon = 0.0, self._shared.interval, -math.inf
 
     @property
     def due(self) -> float | None:
@@ -195,7 +195,7 @@ class Pace:
 
         Notes
         -----
-        Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `note_load`. A tick is not
+        Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `Ticks`. A tick is not
         late because the one before it was. A source that lags sends what is due without waiting.
 
         Examples
@@ -212,20 +212,21 @@ class Pace:
             due = self.started + self.rows / rate
             ready = self._ready(rate)
             if ready <= 0:
-                tick, now = max(due, self._tick + self._interval), clock()
+                interval = self._shared.interval
+                tick, now = next_tick(due, self._tick, interval), clock()
                 if tick > now:
                     if wait(tick - now):
                         return
                     now = max(clock(), tick)
-                self._horizon = max(tick + self._interval, now)
+                self._horizon, self._span = max(tick + interval, now), interval
                 # After a tick that came late, the next one is as soon as rows are due.
-                self._tick = max(tick, now - self._interval)
+                self._tick = max(tick, now - interval)
                 ready = max(1, self._ready(rate))
-            most = max(self._slice_rows, rows_within(rate, self._interval, self._max_rows))
+            most = max(self._slice_rows, rows_within(rate, self._span, self._max_rows))
             piece = rows.slice(start, min(ready, most))
             start += piece.num_rows
             self.rows += piece.num_rows
-            yield piece, min(due, self._horizon - self._interval)
+            yield piece, min(due, self._horizon - self._span)
 
     def _ready(self, rate: float) -> int:
         """Return how many rows are due before the horizon of the last tick."""
@@ -248,27 +249,4 @@ class Pace:
         >>> pace.is_small(rows.slice(0, 1)), pace.is_small(rows)
         (True, False)
         """
-        return self.rate is not None and rows.num_rows < self.rate * self._interval / 2
-
-    def note_load(self, cores: float) -> None:
-        """Take how many cores the process has recently used; the ticks get longer or shorter by a step.
-
-        Parameters
-        ----------
-        cores : float
-            The busy cores, over some tens of milliseconds.
-
-        Examples
-        --------
-        >>> pace = Pace(rate=4_000, started=10.0)
-        >>> pace.note_load(1.5)
-        >>> pace.interval
-        0.00125
-        """
-        step = _STEP if cores > LIGHT_LOAD else 1 / _STEP
-        self._interval = min(max(self._interval * step, TICK_SECONDS), LONGEST_TICK)
-
-    @property
-    def interval(self) -> float:
-        """The least time between two ticks, in seconds."""
-        return self._interval
+        return self.rate is not None and rows.num_rows < self.rate * self._span / 2

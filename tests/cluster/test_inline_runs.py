@@ -20,7 +20,7 @@ SCHEMA = pa.schema({"key": pa.int64()})
 @pytest.fixture
 def always_short(monkeypatch):
     """Let every batch count as short, however slow this machine is now."""
-    limits = functools.partial(job_part.ExecutorLimits, inline_time=math.inf)
+    limits = functools.partial(job_part.ExecutorLimits, inline_time=math.inf, hurried_time=math.inf)
     monkeypatch.setattr(job_part, "ExecutorLimits", limits)
     monkeypatch.setattr(sink_thread, "INLINE_SECONDS", math.inf)
 

@@ -85,6 +85,10 @@ class Host:
             self.sent.append(message)
         return node in self.reachable
 
+    def leave(self, steps):
+        """Leave nothing."""
+        return False
+
     def release(self, origin, nbytes, wanted_more=False):
         """Keep the credit."""
         self.released.append((origin, nbytes))
@@ -135,6 +139,10 @@ class InlineHost(Host):
 
     def defer(self, steps):
         """Defer nothing."""
+        return False
+
+    def hurries(self):
+        """Take time."""
         return False
 
     def deliver_now(self, deliveries):

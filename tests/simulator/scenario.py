@@ -53,6 +53,8 @@ class Scenario:
         Maximum number of batches of each source.
     torn : bool
         See `WorldOptions`.
+    leaves : float
+        See `WorldOptions`.
     pauses : float
         See `WorldOptions`.
     history : bool
@@ -64,6 +66,7 @@ class Scenario:
     disturbances: Sequence[Disturbance] | None = None
     batches: int | None = None
     torn: bool = False
+    leaves: float = 0.0
     pauses: float = 0.0
     history: bool = field(default=False, compare=False, repr=False)
 
@@ -93,6 +96,7 @@ class Scenario:
             history=self.history,
             order=("key", "src", "seq"),
             torn=self.torn,
+            leaves=self.leaves,
             pauses=self.pauses,
             repeats=0.1 if self.outages else 0.0,
         )

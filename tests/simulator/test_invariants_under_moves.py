@@ -29,6 +29,15 @@ def test_invariants_hold_under_moves(part, monkeypatch):
     assert happened["refused"] > 0
 
 
+@pytest.mark.parametrize("outages", [0.0, 0.3])
+def test_invariants_hold_if_another_thread_runs_what_was_left_to_it(outages):
+    happened = Counter()
+    for seed in range(20):
+        simulation = Scenario(seed, outages, leaves=0.6).check()
+        happened["left"] += sum(home.left for home in simulation.world.homes.values())
+    assert happened["left"] > 100
+
+
 def event_counts(simulation):
     happened = Counter(refused=simulation.disturber.refused)
     for home in simulation.world.homes.values():

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.pace import LONGEST_TICK, TICK_SECONDS, Pace, cut, rows_within
+from dask_elastic.topology.pace import Pace, cut, rows_within
+from dask_elastic.topology.ticks import LONGEST_TICK, TICK_SECONDS, Ticks
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -111,7 +112,8 @@ class Clock:
     cost=st.floats(0.0, 0.004),
 )
 def test_ticks_keep_order_and_send_no_row_before_its_tick(sizes, rate, overshoot, cost):
-    pace, clock = Pace(rate, started=100.0), Clock(overshoot)
+    ticks = Ticks()
+    pace, clock, busy = Pace(rate, started=100.0, ticks=ticks), Clock(overshoot), 0.0
     seen: list[int] = []
     for size in sizes:
         for piece, due in pace.ticks(numbered(len(seen), size), clock, clock.wait):
@@ -122,7 +124,8 @@ def test_ticks_keep_order_and_send_no_row_before_its_tick(sizes, rate, overshoot
             assert piece.num_rows <= max(1, rate * LONGEST_TICK)
             seen += piece["n"].to_pylist()
             clock.now += cost
-            pace.note_load(cost / TICK_SECONDS)
+            busy += cost
+            ticks.note(clock.now, busy)
     assert seen == list(range(sum(sizes)))
     assert pace.rows == sum(sizes)
 
@@ -173,15 +176,14 @@ def test_source_that_lags_sends_without_waiting_until_it_has_caught_up():
     assert max(late) <= TICK_SECONDS
 
 
-def test_ticks_are_stretched_while_process_is_busy():
-    pace = Pace(1_000, started=0.0)
-    assert pace.interval == TICK_SECONDS
-    for _ in range(20):
-        pace.note_load(0.8)
-    assert pace.interval == LONGEST_TICK
-    for _ in range(20):
-        pace.note_load(0.1)
-    assert pace.interval == TICK_SECONDS
+def test_stretched_ticks_of_several_sources_are_at_the_same_times():
+    ticks, clock = Ticks(), Clock()
+    ticks.interval = LONGEST_TICK
+    for started in (100.0, 100.007):
+        clock.now, pace = started, Pace(1_000, started=started, ticks=ticks)
+        left = [(piece.num_rows, round(clock.now, 6)) for piece, _ in pace.ticks(numbered(0, 90), clock, clock.wait)]
+        assert left[1:-1] == [(20, round(100.0 + 0.02 * number, 6)) for number in range(1, len(left) - 1)]
+        assert sum(rows for rows, _ in left) == 90
 
 
 def test_ended_wait_ends_the_ticks():

@@ -341,15 +341,15 @@ class ExecutorDriver:
         node = self._node_of.get(task)
         if node is None:
             yield self._bells[task].ring
-        else:
-            yield from self._feed(task, node)
+        elif not self.host.leave(steps := self._feed(task, node)):
+            yield from steps
 
     def _run_inline(self, task: int) -> Steps[None]:
         """Process one sub-batch of an idle task in the calling thread, which brought it and must not wait.
 
         The task's thread continues when outputs lack credit, or when more waits for the task.
         """
-        taken = None if self.host.ended else self.executor.begin_run(task, self.host.now())
+        taken = None if self.host.ended else self.executor.begin_run(task, self.host.now(), self.host.hurries())
         if taken is not None:
             number, work = taken
             processor, batch = self._processors[task], work.batch(copied=False)

@@ -89,6 +89,14 @@ class ExecutorHost(TaskHost, Protocol):
         """Carry out an inline run in the calling thread, soon; returns False if the caller is to do so at once."""
         ...
 
+    def leave(self, steps: Steps[None]) -> bool:
+        """Leave steps to another thread that brings rows at once; returns False if the caller is to carry them out."""
+        ...
+
+    def hurries(self) -> bool:
+        """Whether the calling thread may run only what takes hardly any time."""
+        ...
+
     def deliver(self, deliveries: Iterable[Delivery]) -> Any:
         """Deliver outputs to the next receivers; waits while their credit is used up."""
         ...

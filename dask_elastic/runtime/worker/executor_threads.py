@@ -231,9 +231,17 @@ class ExecutorThreads:
         return True
 
     def defer(self, steps: Steps[None]) -> bool:
-        """Defer an inline run to the end of the thread's `DEFERRED` block; an error in it fails this job."""
-        act = functools.partial(run if TURNS.may_wait else _run_without_waiting, steps)
-        return DEFERRED.run(self.threads.guarded(act))
+        """Leave an inline run, or defer it to the end of the `DEFERRED` block; an error in it fails this job."""
+        act = self.threads.guarded(functools.partial(run if TURNS.may_wait else _run_without_waiting, steps))
+        return self.threads.last_sender.leave(act) or DEFERRED.run(act)
+
+    def leave(self, steps: Steps[None]) -> bool:
+        """Leave the feed of a remote task to another source that is still to send."""
+        return self.threads.last_sender.leave(self.threads.guarded(functools.partial(run, steps)))
+
+    def hurries(self) -> bool:
+        """Whether the calling thread reads a connection, or the logic may wait for something."""
+        return not (TURNS.may_wait and self._brief_work.is_brief)
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver outputs; blocks while the receivers' credit is used up."""

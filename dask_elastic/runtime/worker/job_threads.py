@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.transport.last_sender import LastSender
 from dask_elastic.runtime.transport.lease_gate import LeaseGate
 from dask_elastic.runtime.worker.user_calls import UserCalls
 
@@ -29,6 +30,8 @@ class JobThreads:
         Where threads wait before they emit, unless the lease holds.
     ended : bool
         Whether the job has ended here: loops of threads check it whenever they are woken.
+    last_sender : LastSender
+        What its sources leave to the last of those that send at a tick.
     user_calls : UserCalls
         The calls of user code in which its threads are.
     """
@@ -37,6 +40,7 @@ class JobThreads:
         self.job = job
         self.ended = False
         self.lease = LeaseGate(leased)
+        self.last_sender = LastSender()
         self.user_calls = UserCalls()
         self._fail = fail
         self._lock = threading.Lock()

@@ -42,6 +42,7 @@ from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.stores.state_stores import state_files
 from dask_elastic.runtime.worker.task_ends import TaskEnds
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab.errors import SubmitError, UnknownJob
 
@@ -303,6 +304,9 @@ class NodeRuntime:
             for job, job_part in list(self.job_parts.items()):
                 if job_part.ended:
                     continue
+                with TURNS.without_waiting():
+                    for act in job_part.threads.last_sender.overdue():
+                        act()
                 if job_part.clear_suspects():
                     self.report_soon()
                 options = job_part.spec.options

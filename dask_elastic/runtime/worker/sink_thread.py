@@ -33,8 +33,11 @@ from dask_elastic.vocab.watermark import Watermark
 JOIN_SECONDS = 0.02
 """Waiting batches are joined as long as writing takes no longer than this beyond its fixed cost."""
 
-INLINE_SECONDS = 0.0002
+INLINE_SECONDS = 0.001
 """A write that is expected to take no longer is made by the thread that brings the batch."""
+
+WAITING_SECONDS = 0.0002
+"""The same for writes that mostly wait for something."""
 
 
 class CheckpointEvent(Enum):
@@ -133,7 +136,8 @@ class SinkThread:
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int, may_wait: bool = True) -> None:
         """Take a batch; a caller that may wait writes it itself, if the sink is idle and such writes are short."""
-        is_short = may_wait and self._cost.allows(batch.rows.num_rows, INLINE_SECONDS)
+        seconds = INLINE_SECONDS if self._brief_work.is_brief else WAITING_SECONDS
+        is_short = may_wait and self._cost.allows(batch.rows.num_rows, seconds)
         waits = self._failed or not is_short or self._alignment.is_active or not self.threads.lease.is_open
         if waits or not self._waiting.begin_turn():
             self._waiting.put(Waiting(origin, batch, nbytes))

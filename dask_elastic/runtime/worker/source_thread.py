@@ -16,6 +16,7 @@ from dask_elastic.executor.emitter import Emitter
 from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, Rate
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
@@ -28,6 +29,7 @@ from dask_elastic.runtime.worker.source_barriers import SourceBarriers
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
 from dask_elastic.topology.source import Source, SourceContext
+from dask_elastic.topology.ticks import TICKS
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Delivery
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
@@ -47,9 +49,6 @@ LEAST_ROWS = 1_024
 
 REPORTED_SECONDS = 2.0
 """The reported rate is the mean over so many seconds."""
-
-LOAD_SECONDS = 0.05
-"""Seconds over which a source with a rate measures the load of its process."""
 
 
 class SourceThread:
@@ -135,9 +134,8 @@ class SourceThread:
         # When the last batch began to leave, its lag then, and while it leaves, the time at which it was due.
         self._left_at, self._left_lag = 0.0, 0.0
         self._leaving: float | None = None
-        self._pace = Pace(source.rate and source.rate / instances, time.time())
+        self._pace = Pace(source.rate and source.rate / instances, time.time(), ticks=TICKS)
         self._brief_work = BriefWork()
-        self._load = time.monotonic(), time.process_time()
         # Decaying sums, from which the bytes of outputs per row are estimated.
         self._recent_bytes = self._recent_rows = 0.0
         # Up to how many rows batches are joined, and when that was looked up.
@@ -249,6 +247,8 @@ class SourceThread:
             self._emit_watermark(clock.begin())
         (nbytes, left), _ = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
         if left:
+            # For credit, which may depend on what was left.
+            self._run_left(waits=True)
             nbytes += self.exchange.deliver(self.identity, left)
         self._recent_bytes = self._recent_bytes * KEPT + nbytes
         self._recent_rows = self._recent_rows * KEPT + rows.num_rows
@@ -351,20 +351,33 @@ class SourceThread:
             for rows in self._read():
                 yield rows, self._arrival()
             return
-        # Without a reading thread, this one also emits watermarks while it waits.
-        wait = self._stop.wait if self.source.blocks else self._wait
+        wait = self._wait_for_tick
         self._pace.started = time.time()
         for rows in self._read_pushed() if self.source.pushed else self._read():
             given = self._due_as_sent()
             for part, due in self._pace.ticks(rows, time.time, wait):
-                yield part, due if given is None else given
-                self._note_load()
+                try:
+                    yield part, due if given is None else given
+                finally:
+                    self._run_left()
+                TICKS.note(time.monotonic(), time.process_time())
 
-    def _note_load(self) -> None:
-        now, (then, busy) = time.monotonic(), self._load
-        if now - then >= LOAD_SECONDS:
-            self._load = now, time.process_time()
-            self._pace.note_load((self._load[1] - busy) / (now - then))
+    def _wait_for_tick(self, seconds: float) -> bool:
+        """Wait until rows are due; returns whether the source ends."""
+        if TICKS.are_stretched:
+            self.threads.last_sender.announce(time.time() + seconds)
+        # Without a reading thread, this one also emits watermarks while it waits.
+        ends = self._stop.wait(seconds) if self.source.blocks else self._wait(seconds)
+        if ends:
+            self._run_left()
+        return ends
+
+    def _run_left(self, waits: bool = False) -> None:
+        """Run what sources that send at the same tick have left to the last one, or to one that `waits`."""
+        if left := self.threads.last_sender.sent(waits):
+            with DEFERRED:
+                for act in left:
+                    DEFERRED.run(act)
 
     def _arrival(self) -> float:
         """Return when the rows read last were due: when they arrived, unless their sender has said it."""
