@@ -175,6 +175,7 @@ def test_full_disk_is_an_error_that_names_the_folder_and_loses_nothing(
 def test_cut_without_space_keeps_the_changes_for_the_next_cut(
     files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dask_elastic.state.disk.deferred_cut._IN_MEMORY", 10)
     store = made(files)
     count(store.session(0), np.arange(100))
 
@@ -193,6 +194,7 @@ def test_cut_without_space_keeps_the_changes_for_the_next_cut(
 def test_cut_of_state_on_disk_is_the_state_at_its_time_although_tasks_go_on(
     files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dask_elastic.state.disk.deferred_cut._IN_MEMORY", 10)
     monkeypatch.setattr("dask_elastic.state.disk.deferred_cut._AT_ONCE", 100)
     monkeypatch.setattr("dask_elastic.state.disk.kept_rows._BUFFERED_BYTES", 10_000)
     stores = [made(), made(files)]

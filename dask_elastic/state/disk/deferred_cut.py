@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ _LIVE, _DELETED = 1, 2
 _AT_ONCE = 1 << 13
 """Rows that are copied while tasks wait, at most; each time, the copy first waits for the tasks' batches."""
 _MOST_RANGES = 128
+_IN_MEMORY = 8 << 20
+"""Slots up to which the bytes of a cut are in memory: a busy disk may take seconds to allocate a file."""
 _WINDOW = 1 << 16
 
 
@@ -73,7 +75,7 @@ class DeferredCut:
         self._error: StateDiskError | None = None
         self._lock = arrays.make_lock()
         self._used: int = arrays.used
-        self._left = MappedArray(files, np.dtype(np.uint8), self._used)
+        self._left = _bytes(files, self._used)
         self._count = 0
         for window, wanted in arrays.chosen(in_full):
             self._count += int(np.count_nonzero(wanted))
@@ -169,6 +171,11 @@ class DeferredCut:
                 "the copy of state on disk was given up, because the next checkpoint has begun to copy it. Give "
                 "checkpoints more time (checkpoint_interval), or use faster storage"
             )
+
+
+def _bytes(files: UnnamedFiles, slots: int) -> Any:
+    """Return a byte of zero for each slot."""
+    return np.zeros(slots, np.uint8) if slots <= _IN_MEMORY else MappedArray(files, np.dtype(np.uint8), slots)
 
 
 def _rows_of(arrays: KeepingSlots, slots: Slots, deleted: npt.NDArray[np.bool_]) -> StateRows:

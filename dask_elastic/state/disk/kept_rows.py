@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.state.codec import IDENTITY, StateRows, encode
-from dask_elastic.state.disk.unnamed_files import UnnamedFiles
+from dask_elastic.state.disk.unnamed_files import UnnamedFile, UnnamedFiles
 from dask_elastic.state.index import Slots
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
@@ -34,7 +34,7 @@ class KeptRows:
     Parameters
     ----------
     files : UnnamedFiles
-        Makes the file.
+        Makes the file, once rows are written to it.
     slots : int
         The number of slots.
     ranges : int
@@ -54,7 +54,8 @@ class KeptRows:
         self._slots = slots
         self._buffer: list[pa.RecordBatch] = []
         self._buffered = 0
-        self._file = files.open()
+        self._files = files
+        self._file: UnnamedFile | None = None
         self._parts: dict[int, list[_Part]] = defaultdict(list)
 
     @property
@@ -87,12 +88,13 @@ class KeptRows:
                 self._write()
 
     def _write(self) -> None:
+        file = self._file = self._file or self._files.open()
         for batch in _joined(self._buffer):
             slots = batch.column(_SLOT).to_numpy()
             bounds = np.flatnonzero(np.diff(slots // self._step)) + 1
             for start, end in zip([0, *bounds.tolist()], [*bounds.tolist(), len(slots)], strict=True):
                 data = batch.slice(start, end - start).serialize()
-                part = _Part(self._file.append(memoryview(data)), data.size, batch.schema)
+                part = _Part(file.append(memoryview(data)), data.size, batch.schema)
                 self._parts[int(slots[start]) // self._step].append(part)
         self._buffer, self._buffered = [], 0
 
@@ -109,10 +111,11 @@ class KeptRows:
         with self._lock:
             if self._buffer:
                 self._write()
-            parts = self._parts.pop(slots.start // self._step, [])
+            parts, file = self._parts.pop(slots.start // self._step, []), self._file
         batches = [
-            pa.ipc.read_record_batch(pa.py_buffer(self._file.read(part.offset, part.nbytes)), part.schema)
+            pa.ipc.read_record_batch(pa.py_buffer(file.read(part.offset, part.nbytes)), part.schema)
             for part in parts
+            if file is not None
         ]
         return [(batch.column(_SLOT).to_numpy(), batch) for batch in _joined(batches)]
 
