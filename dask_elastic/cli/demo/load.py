@@ -20,6 +20,9 @@ LEAST_TARGET = 0.2
 """Seconds of the smallest target: while the control loop notices a shift and adds cores, rows wait about half of it."""
 
 MOST_TARGET = 0.6
+BUSY_TARGET = 0.8
+"""The target if latencies were too uneven at a higher rate: what disturbs them may come again, whatever was measured
+last. Half of the seconds of a static job still miss it."""
 
 NOISE = 4.0
 """The target is at least this multiple of the trial's p99, which shows how evenly the machine works."""
