@@ -88,7 +88,7 @@ def test_even_machine_needs_one_trial(calibrate):
 
 
 def test_machine_too_busy_for_a_rate_is_tried_with_half_of_it_and_gets_the_loosest_target(calibrate):
-    found, rates = calibrate(lambda rate: 0.1 if rate < 250 else 0.5)
+    found, rates = calibrate(lambda rate: 0.1 if rate < 250 else 0.3)
     assert rates == [400.0, 200.0]
     assert found == Load(200.0, BUSY_TARGET)
 

@@ -15,7 +15,7 @@ from distributed import Client
 
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import build
-from dask_elastic.cli.demo.load import BUSY_TARGET, LEAST_RATE, TRIAL_RATE, Load, Machine, fit, rate_of
+from dask_elastic.cli.demo.load import BUSY_TARGET, LEAST_RATE, TRIAL_RATE, Load, Machine, fit, lower
 from dask_elastic.cli.demo.sample import sample
 from dask_elastic.cli.demo.usage import Usage
 from dask_elastic.cli.terminal.progress_bar import progress_bar
@@ -79,7 +79,7 @@ class Calibration:
                     load = replace(load, target=BUSY_TARGET)
                 click.echo(load_text(load))
                 return load
-            rate = max(LEAST_RATE, min(rate / 2, rate_of(machine)))
+            rate = lower(machine)
         raise click.ClickException(TOO_BUSY)
 
     def _try(self, flights: pa.Table, rate: float, number: int) -> Machine:

@@ -107,6 +107,12 @@ def fit(machine: Machine) -> Load | None:
     return Load(rate_of(machine), round(min(max(target, LEAST_TARGET), MOST_TARGET), 3))
 
 
+def lower(machine: Machine) -> float:
+    """Return the rate of the next trial after one whose latencies were too uneven."""
+    much_too_uneven = NOISE * machine.p99 > 2 * MOST_TARGET
+    return LEAST_RATE if much_too_uneven else max(LEAST_RATE, min(machine.rate / 2, rate_of(machine)))
+
+
 def rate_of(machine: Machine) -> float:
     """Return the flights per second of each job for which there are processors, those of the trial at most."""
     free = max(machine.processors - machine.others, 0.0)
