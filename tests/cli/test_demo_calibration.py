@@ -10,6 +10,7 @@ import pytest
 from dask_elastic.cli.demo import calibration
 from dask_elastic.cli.demo.calibration import Calibration
 from dask_elastic.cli.demo.load import (
+    BUSY_TARGET,
     LEAST_NOISE,
     LEAST_RATE,
     MOST_TARGET,
@@ -86,10 +87,10 @@ def test_even_machine_needs_one_trial(calibrate):
     assert calibrate(lambda rate: 0.05) == (Load(TRIAL_RATE, 0.2), [TRIAL_RATE])
 
 
-def test_machine_too_busy_for_a_rate_is_tried_with_half_of_it(calibrate):
-    found, rates = calibrate(lambda rate: 0.1 if rate < 250 else 0.5)
+def test_machine_too_busy_for_a_rate_is_tried_with_half_of_it_and_gets_the_loosest_target(calibrate):
+    found, rates = calibrate(lambda rate: 0.1 if rate < 250 else 0.3)
     assert rates == [400.0, 200.0]
-    assert found == Load(200.0, 0.4)
+    assert found == Load(200.0, BUSY_TARGET)
 
 
 def test_machine_too_busy_for_the_least_rate_is_refused(calibrate):

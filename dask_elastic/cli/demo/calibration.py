@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from distributed import Client
 
 from dask_elastic.cli.demo.feed import Feed
 from dask_elastic.cli.demo.flight_delays import build
-from dask_elastic.cli.demo.load import LEAST_RATE, TRIAL_RATE, Load, Machine, fit, rate_of
+from dask_elastic.cli.demo.load import BUSY_TARGET, LEAST_RATE, TRIAL_RATE, Load, Machine, fit, lower
 from dask_elastic.cli.demo.sample import sample
 from dask_elastic.cli.demo.usage import Usage
 from dask_elastic.cli.terminal.progress_bar import progress_bar
@@ -75,9 +75,11 @@ class Calibration:
             click.echo(machine_text(machine))
             load = fit(machine)
             if load is not None:
+                if len(rates) > 1:
+                    load = replace(load, target=BUSY_TARGET)
                 click.echo(load_text(load))
                 return load
-            rate = max(LEAST_RATE, min(rate / 2, rate_of(machine)))
+            rate = lower(machine)
         raise click.ClickException(TOO_BUSY)
 
     def _try(self, flights: pa.Table, rate: float, number: int) -> Machine:

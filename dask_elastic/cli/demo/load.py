@@ -20,6 +20,9 @@ LEAST_TARGET = 0.2
 """Seconds of the smallest target: while the control loop notices a shift and adds cores, rows wait about half of it."""
 
 MOST_TARGET = 0.6
+BUSY_TARGET = 0.8
+"""The target if latencies were too uneven at a higher rate: what disturbs them may come again, whatever was measured
+last. Half of the seconds of a static job still miss it."""
 
 NOISE = 4.0
 """The target is at least this multiple of the trial's p99, which shows how evenly the machine works."""
@@ -102,6 +105,12 @@ def fit(machine: Machine) -> Load | None:
         return None
     target = math.ceil(NOISE * machine.p99 / STEP) * STEP
     return Load(rate_of(machine), round(min(max(target, LEAST_TARGET), MOST_TARGET), 3))
+
+
+def lower(machine: Machine) -> float:
+    """Return the rate of the next trial after one whose latencies were too uneven."""
+    much_too_uneven = NOISE * machine.p99 > 2 * MOST_TARGET
+    return LEAST_RATE if much_too_uneven else max(LEAST_RATE, min(machine.rate / 2, rate_of(machine)))
 
 
 def rate_of(machine: Machine) -> float:
