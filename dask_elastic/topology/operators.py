@@ -360,17 +360,13 @@ class Compute:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it reads, keys and times first.
-
-        None, which means all, if the logic is a function, or late rows are passed on.
-        """
+        """The columns that it reads, keys and times first; None, for all, of functions and if late rows are passed on."""
         windowing = self.windowing
         passes_on = windowing is not None and (windowing.late == "stream" or windowing.null_time == "late")
         if not isinstance(self.logic, Mapping) or passes_on:
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)
-        times = () if windowing is None else windowing.time
-        return tuple(dict.fromkeys((*self.keys, *times, *read)))
+        return tuple(dict.fromkeys((*self.keys, *(() if windowing is None else windowing.time), *read)))
 
 
 @dataclass(frozen=True, eq=False)
