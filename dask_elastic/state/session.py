@@ -140,6 +140,18 @@ class Session(SlotSearch):
                     if self._layout == self._store.layout:
                         return self._located(slots, batch)
 
+    def locate_at(
+        self, slots: Slots, layout: int, rows: pa.RecordBatch, key_columns: Sequence[str], hashes: Words, check: Words
+    ) -> Located | None:
+        """As `locate`, for rows whose slots are known; None if the slots have other numbers by now."""
+        with self.gate:
+            self._require_open()
+            if layout != self._store.layout:
+                return None
+            if layout != self._layout:
+                self._cache, self._layout = KeyTable(self._store.make_index), layout
+            return self._located(slots, (rows, key_columns, hashes, check))
+
     def apply(self, located: Located, update: Update) -> list[Column]:
         """Replace the state of located keys by the result of `update`.
 

@@ -354,7 +354,7 @@ class Compute:
     def columns(self) -> tuple[str, ...] | None:
         """The columns that it reads, keys and times first.
 
-        None, which means all, if the logic is a function, or late rows are passed on.
+        None, for all, of functions and if late rows are passed on.
         """
         if self.join is not None:
             return tuple(self.join.input.names)
@@ -363,8 +363,7 @@ class Compute:
         if not isinstance(self.logic, Mapping) or passes_on:
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)
-        times = () if windowing is None else windowing.time
-        return tuple(dict.fromkeys((*self.keys, *times, *read)))
+        return tuple(dict.fromkeys((*self.keys, *(() if windowing is None else windowing.time), *read)))
 
 
 @dataclass(frozen=True, eq=False)

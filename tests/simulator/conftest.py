@@ -18,8 +18,6 @@ pytest.register_assert_rewrite(
     "timed_scenario",
     "timer_job",
     "timer_scenario",
-    "window_job",
-    "window_scenario",
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
@@ -30,6 +28,5 @@ import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401
 import timed_scenario  # noqa: E402, F401
 import timer_scenario  # noqa: E402, F401
-import window_scenario  # noqa: E402, F401
 
 sys.path.pop(0)

@@ -15,6 +15,9 @@ from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of
 
 Positions = npt.NDArray[np.intp]
 
+_SPARSE = 8
+"""An order is counted, not sorted, with up to so many places for each partial."""
+
 
 class Partials:
     """Partial aggregates in the order of keys, then slices.
@@ -29,18 +32,31 @@ class Partials:
         The begin of each partial's slice.
     hashes, checks : ndarray of uint64
         The identity of each partial's key.
+    ordinals : ndarray of intp, optional
+        A number for each partial's key, if slices have one length: partials then need not be sorted.
     """
 
     def __init__(
-        self, bundle: Bundle, values: Sequence[Column], starts: npt.NDArray[np.int64], hashes: Words, checks: Words
+        self,
+        bundle: Bundle,
+        values: Sequence[Column],
+        starts: npt.NDArray[np.int64],
+        hashes: Words,
+        checks: Words,
+        ordinals: Positions | None = None,
     ) -> None:
         self._bundle = bundle
         self._values = values
-        self._order: Positions = _order(starts, hashes, checks)
+        order = None if ordinals is None else _counted_order(starts, ordinals)
+        self._order: Positions = _order(starts, hashes, checks) if order is None else order
         self._starts = starts.take(self._order)
-        ordered, checked = hashes.take(self._order), checks.take(self._order)
-        self._opens = np.ones(len(ordered), np.bool_)
-        self._opens[1:] = (ordered[1:] != ordered[:-1]) | (checked[1:] != checked[:-1])
+        self._opens = np.ones(len(self._order), np.bool_)
+        if order is None or ordinals is None:
+            ordered, checked = hashes.take(self._order), checks.take(self._order)
+            self._opens[1:] = (ordered[1:] != ordered[:-1]) | (checked[1:] != checked[:-1])
+        else:
+            numbers = ordinals.take(order)
+            self._opens[1:] = numbers[1:] != numbers[:-1]
         self._keys = np.cumsum(self._opens) - 1
 
     def within(self, begin: int, end: int) -> Groups:
@@ -99,11 +115,28 @@ class Partials:
         return merged
 
 
+def _counted_order(starts: npt.NDArray[np.int64], ordinals: Positions) -> Positions | None:
+    """Return the order of keys, by their numbers, then starts; None if it would take more memory than sorting."""
+    ranks = _ranks(starts)
+    slices = int(ranks.max(initial=0)) + 1
+    places = (int(ordinals.max(initial=0)) + 1) * slices
+    if places > _SPARSE * len(starts):
+        return None
+    found = np.full(places, -1, np.intp)
+    found[ordinals * slices + ranks] = np.arange(len(starts))
+    return found[found >= 0]
+
+
+def _ranks(starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the starts as multiples of their greatest common step, from 0."""
+    ranks: npt.NDArray[np.int64] = starts - starts.min(initial=np.iinfo(np.int64).max)
+    ranks //= max(1, int(np.gcd.reduce(ranks)))
+    return ranks
+
+
 def _order(starts: npt.NDArray[np.int64], hashes: Words, checks: Words) -> Positions:
     """Return the order of keys, then starts."""
-    ranks = starts - starts.min(initial=np.iinfo(np.int64).max)
-    step = np.gcd.reduce(ranks)
-    ranks = ranks // max(1, int(step))
+    ranks = _ranks(starts)
     bits = np.uint64(int(ranks.max(initial=0)).bit_length())
     # Sorting one array of integers takes a fraction of the time of sorting by two: the rank takes the place of the
     # lower bits of the hash.

@@ -14,10 +14,10 @@ from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.windows.cells import Assigned, EventCells
 from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
+from dask_elastic.executor.windows.known_cells import KnownCells
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.session_cells import SessionCells
 from dask_elastic.routing.hashing import check_keys
-from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slot_search import Found, Mask
@@ -73,7 +73,7 @@ class WindowLogic:
         self._aggregates = operator.aggregates
         self._store = store
         self._session = session
-        self._groups = groups
+        self._known = KnownCells(store, session, groups)
         self._emits = emits
         self._bound: _Bound | None = None
 
@@ -170,10 +170,7 @@ class WindowLogic:
         keys = self.operator.keys
         columns = [rows.column(position) for position in bound.keys]
         checks = check_keys(columns, keys)
-        salts = int(assigned.numbers[0]) if assigned.cells is None else assigned.numbers.take(assigned.cells)
-        located = self._session.locate(
-            rows, keys, part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
-        )
+        located = self._known.locate(rows, keys, hashes, checks, assigned.numbers, assigned.cells)
         first = located.first
         cells = np.zeros(len(first), np.intp) if assigned.cells is None else assigned.cells.take(first)
 
@@ -320,7 +317,8 @@ class WindowLogic:
     def _merged(self, bound: _Bound, found: Found, expired: Mask, since: int, until: int) -> _Closing:
         """Return the results of instances, each merged from the slices of a key."""
         starts, _, hashes, checks = found.values[bound.own :]
-        partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks)
+        ordinals = self._known.ordinals(hashes, checks if checks.any() else None)
+        partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks, ordinals)
         assert isinstance(self.cells, EventCells)
         instances = self.cells.closing(starts, since, until)
         parts = [partials.within(begin, end) for begin, end in instances]

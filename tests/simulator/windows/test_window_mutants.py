@@ -12,7 +12,7 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Replay
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.task_queue import TaskQueue, Work
-from dask_elastic.executor.windows import window_logic
+from dask_elastic.executor.windows import known_cells, window_logic
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.window_logic import WindowLogic
@@ -208,8 +208,8 @@ def slices_are_merged_in_any_order_of_keys(monkeypatch):
 def slices_of_one_key_share_an_identity(monkeypatch):
     """The identity does not depend on the slice."""
     real, checks = part_identity.part_hashes, part_identity.part_checks
-    monkeypatch.setattr(window_logic, "part_hashes", lambda hashes, salts, groups: real(hashes, 0, groups))
-    monkeypatch.setattr(window_logic, "part_checks", lambda found, salts, count: checks(found, 0, count))
+    monkeypatch.setattr(known_cells, "part_hashes", lambda hashes, salts, groups: real(hashes, 0, groups))
+    monkeypatch.setattr(known_cells, "part_checks", lambda found, salts, count: checks(found, 0, count))
 
 
 MUTANTS = [

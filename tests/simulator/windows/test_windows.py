@@ -7,6 +7,9 @@ from collections import Counter
 import pytest
 from window_scenario import WindowScenario
 
+from dask_elastic.state import stored_keys
+from dask_elastic.state.disk import DiskStorage, UnnamedFiles
+
 SEEDS = 16
 
 
@@ -18,3 +21,10 @@ def test_each_instance_has_one_result_and_its_corrections(outages):
     for what in ("records", "checkpoints", "moves across nodes", "on_time", "corrected", "late", "outside", "untimed"):
         assert happened[what] > SEEDS // 4, what
     assert not outages or happened["losses with replay"] > SEEDS // 2
+
+
+def test_windows_close_once_with_state_on_disk(monkeypatch, tmp_path):
+    files = UnnamedFiles(tmp_path, resident=lambda: 1, most=-1)
+    monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
+    for seed in range(4):
+        WindowScenario(seed).check()
