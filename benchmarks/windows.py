@@ -1,9 +1,9 @@
 """Windowed counts and sums of 10,000 keys, compared with a bare loop; and what it saves that windows share slices.
 
-Prints one JSON line per window: the engine's and the bare loop's rows per second (medians of the runs, which alternate),
-their ratio, and the CPU time per row, which depends less on what else the machine does. Then, for windows of 5, 10, 15
-and 20 minutes over an hour of event time: the CPU seconds of one compute with slices, of one with a state for each
-instance, and of four computes, beside the ratio that the cost model predicts.
+Prints one JSON line per window: the engine's and the bare loop's rows per second (medians of the runs, which
+alternate), their ratio, and the CPU time per row, which depends less on what else the machine does. Then, for windows
+of 5, 10, 15 and 20 minutes over an hour of event time: the CPU seconds of one compute with slices, of one with a
+state for each instance, and of four computes, beside the ratio that the cost model predicts.
 
     python benchmarks/windows.py [--rows 10000000] [--runs 5] [--batch 65536] [--only tumbling|hopping|sharing]
 """

@@ -17,7 +17,7 @@ from dask_elastic import aggregate as agg
 from dask_elastic import windows
 from dask_elastic.testing import run
 from dask_elastic.topology.windowing import EventWindow
-from dask_elastic.vocab.errors import TopologyError, UserCodeError
+from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts
 
 SECOND = 1_000_000
@@ -209,6 +209,26 @@ def test_sessions_are_those_of_the_whole_input(gap, disorder):
     found, whole = run(topology, executors=2), truth(topology, rows)
     assert records(found.outputs["out"]) == records(whole.results)
     assert found.windows["windowed"] == RowCounts(whole.pairs, untimed=whole.untimed)
+
+
+@pytest.mark.parametrize("late", ["drop", "stream"])
+def test_map_that_drops_the_time_is_named(late):
+    stream = source(readings(12)).map(lambda rows: rows.drop_columns(["at"]), name="tidy")
+    counts = stream.key_by("key").window("10s").compute(LOGIC, name="windowed", late=late)
+    if late == "stream":
+        counts.late.sink(de.sinks.Collect())
+    with pytest.raises(SchemaMismatch, match="operator 'windowed' reads column 'at', which its input lacks"):
+        run(counts.topology)
+
+
+def test_late_rows_of_windows_over_all_rows_have_all_columns():
+    rows = readings(13, rows=600, disorder=45)
+    counts = source(rows).window("10s").compute({"rows": agg.Count()}, name="all", late="stream")
+    counts.sink(de.sinks.Collect(), name="out")
+    counts.late.sink(de.sinks.Collect(), name="late")
+    found = run(counts.topology).outputs
+    assert found["late"].schema.names == rows.schema.names
+    assert pc.sum(found["out"]["rows"]).as_py() + len(found["late"]) == len(rows)
 
 
 def test_row_without_a_time_can_fail_the_job():
