@@ -236,6 +236,40 @@ def test_row_without_a_time_can_fail_the_job():
         results(windowed(readings(8, nulls=0.1), "10s", null_time="refuse"))
 
 
+SPREAD = agg.custom(
+    columns=["value"],
+    init=list,
+    add=lambda seen, rows: seen + rows["value"].to_pylist(),
+    merge=list.__add__,
+    result=lambda seen: max(seen) - min(seen),
+    type=pa.int64(),
+)
+
+
+@pytest.mark.parametrize("given", [windows.hopping("60s", "20s"), windows.session("10s")], ids=str)
+def test_aggregates_of_several_values_are_merged(given):
+    rows = readings(14)
+    rows = rows.filter(pc.is_valid(rows["value"]))
+    logic = {
+        "top": agg.TopK("value", 2),
+        "distinct": agg.DistinctCount("value"),
+        "first": agg.Min(lambda batch: batch["value"].cast(pa.string()), columns=["value"]),
+        "spread": SPREAD,
+    }
+    stream = source(rows, slack="1s").key_by("key").window(given).compute(logic, name="windowed")
+    stream.sink(de.sinks.Collect(), name="out")
+    found = run(stream.topology, executors=2).outputs["out"]
+    shown = found.set_column(3, "top", pc.list_element(found["top"], 0))
+    oracle = {
+        "top": ("max", "value"),
+        "distinct": ("nunique", "value"),
+        "first": (lambda values: min(map(str, values)), "value"),
+        "spread": (lambda values: values.max() - values.min(), "value"),
+    }
+    whole = expected(rows, ["key"], stream.topology.operator("windowed").windowing, oracle)
+    assert records(shown) == records(whole.results)
+
+
 @pytest.mark.parametrize("kind", [pa.timestamp("s", "UTC"), pa.timestamp("ns"), pa.date32()])
 def test_bounds_have_the_known_type(kind):
     days = pa.array([0, 1, 5], pa.int32()).cast(pa.date32()).cast(kind)
