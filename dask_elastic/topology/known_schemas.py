@@ -191,7 +191,8 @@ def _computed(operator: Compute, known: Known) -> Known:
     read = operator.columns
     first: ColumnTypes | None = None
     for origin, schema in known.items():
-        select_columns(_no_rows(schema), read or operator.keys, operator.name)
+        times = () if operator.windowing is None else operator.windowing.time
+        select_columns(_no_rows(schema), read or (*operator.keys, *times), operator.name)
         types = ColumnTypes(origin, {name: str(schema.field(name).type) for name in read or schema.names}, read is None)
         first = first or types
         first.require_same(types, operator.name)
@@ -202,8 +203,8 @@ def _computed(operator: Compute, known: Known) -> Known:
     schema = known[first.producer]
     keys = {key: schema.field(key).type for key in result_keys(operator.keys)}
     if operator.windowing is not None:
-        times = {column: schema.field(column).type for column in operator.windowing.time}
-        keys |= bound_columns(operator.windowing, times, operator.name)
+        types_of = {column: schema.field(column).type for column in operator.windowing.time}
+        keys |= bound_columns(operator.windowing, types_of, operator.name)
     if operator.aggregates is not None:
         results = result_types(operator, schema)
         if all(kind is not None for kind in results.values()):

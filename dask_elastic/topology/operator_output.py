@@ -170,7 +170,7 @@ class KeyedOutput(ProducedRows):
         return self._keys
 
     @property
-    def key_by(self) -> int:
+    def key_by_number(self) -> int:
         """The number of the `key_by`."""
         return self._key_by
 

@@ -300,7 +300,8 @@ def test_time_that_is_no_timestamp_is_refused():
         known_inputs(stream.topology)
 
 
-def test_time_that_the_input_lacks_is_refused():
-    stream = keyed().window("1h", time="landed").compute(COUNT, name="hourly")
+@pytest.mark.parametrize("late", ["drop", "stream"])
+def test_time_that_the_input_lacks_is_refused(late):
+    stream = keyed().window("1h", time="landed").compute(COUNT, name="hourly", late=late)
     with pytest.raises(SchemaMismatch, match="operator 'hourly' reads column 'landed', which its input lacks"):
         known_inputs(stream.topology)

@@ -17,7 +17,7 @@ from dask_elastic import aggregate as agg
 from dask_elastic import windows
 from dask_elastic.testing import run
 from dask_elastic.topology.windowing import EventWindow
-from dask_elastic.vocab.errors import TopologyError, UserCodeError
+from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts
 
 SECOND = 1_000_000
@@ -211,9 +211,63 @@ def test_sessions_are_those_of_the_whole_input(gap, disorder):
     assert found.windows["windowed"] == RowCounts(whole.pairs, untimed=whole.untimed)
 
 
+@pytest.mark.parametrize("late", ["drop", "stream"])
+def test_map_that_drops_the_time_is_named(late):
+    stream = source(readings(12)).map(lambda rows: rows.drop_columns(["at"]), name="tidy")
+    counts = stream.key_by("key").window("10s").compute(LOGIC, name="windowed", late=late)
+    if late == "stream":
+        counts.late.sink(de.sinks.Collect())
+    with pytest.raises(SchemaMismatch, match="operator 'windowed' reads column 'at', which its input lacks"):
+        run(counts.topology)
+
+
+def test_late_rows_of_windows_over_all_rows_have_all_columns():
+    rows = readings(13, rows=600, disorder=45)
+    counts = source(rows).window("10s").compute({"rows": agg.Count()}, name="all", late="stream")
+    counts.sink(de.sinks.Collect(), name="out")
+    counts.late.sink(de.sinks.Collect(), name="late")
+    found = run(counts.topology).outputs
+    assert found["late"].schema.names == rows.schema.names
+    assert pc.sum(found["out"]["rows"]).as_py() + len(found["late"]) == len(rows)
+
+
 def test_row_without_a_time_can_fail_the_job():
     with pytest.raises(UserCodeError, match="the time 'at' is null; filter such rows, or choose null_time='drop'"):
         results(windowed(readings(8, nulls=0.1), "10s", null_time="refuse"))
+
+
+SPREAD = agg.custom(
+    columns=["value"],
+    init=list,
+    add=lambda seen, rows: seen + rows["value"].to_pylist(),
+    merge=list.__add__,
+    result=lambda seen: max(seen) - min(seen),
+    type=pa.int64(),
+)
+
+
+@pytest.mark.parametrize("given", [windows.hopping("60s", "20s"), windows.session("10s")], ids=str)
+def test_aggregates_of_several_values_are_merged(given):
+    rows = readings(14)
+    rows = rows.filter(pc.is_valid(rows["value"]))
+    logic = {
+        "top": agg.TopK("value", 2),
+        "distinct": agg.DistinctCount("value"),
+        "first": agg.Min(lambda batch: batch["value"].cast(pa.string()), columns=["value"]),
+        "spread": SPREAD,
+    }
+    stream = source(rows, slack="1s").key_by("key").window(given).compute(logic, name="windowed")
+    stream.sink(de.sinks.Collect(), name="out")
+    found = run(stream.topology, executors=2).outputs["out"]
+    shown = found.set_column(3, "top", pc.list_element(found["top"], 0))
+    oracle = {
+        "top": ("max", "value"),
+        "distinct": ("nunique", "value"),
+        "first": (lambda values: min(map(str, values)), "value"),
+        "spread": (lambda values: values.max() - values.min(), "value"),
+    }
+    whole = expected(rows, ["key"], stream.topology.operator("windowed").windowing, oracle)
+    assert records(shown) == records(whole.results)
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("s", "UTC"), pa.timestamp("ns"), pa.date32()])

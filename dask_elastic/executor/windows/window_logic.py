@@ -25,7 +25,7 @@ from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import NO_END, window_fields
 from dask_elastic.topology.aggregates.bundle import Bundle
-from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import (
@@ -339,6 +339,7 @@ class WindowLogic:
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         operator = self.operator
+        select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
         bundle = Bundle(self._aggregates, schema)
         keys = pa.schema([schema.field(key) for key in operator.keys])
         self._store.declare(keys, [*bundle.fields, *window_fields(operator, self.cells.merges)])

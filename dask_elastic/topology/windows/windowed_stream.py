@@ -50,7 +50,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
     """
 
     def __init__(self, keyed: KeyedOutput, given: object, time: object, stream_of: Callable[[str], S]):
-        super().__init__(keyed.topology, keyed.producers, keyed.keys, keyed.key_by)
+        super().__init__(keyed.topology, keyed.producers, keyed.keys, keyed.key_by_number)
         self._stream_of = stream_of
         where = f"stream of {self._label()}"
         self._check_revisions(where)
@@ -194,11 +194,13 @@ class WindowedStream(KeyedOutput, Generic[S]):
         return checked
 
     def _add_key(self, logic: Mapping[str, Aggregate], windowing: Windowing) -> str:
-        read = (column for aggregate in logic.values() for column in aggregate.columns)
-        columns = tuple(dict.fromkeys((*windowing.time, *read)))
+        columns = None
+        if windowing.late != "stream":
+            read = (column for aggregate in logic.values() for column in aggregate.columns)
+            columns = tuple(dict.fromkeys((*windowing.time, *read)))
         function = OneKey()
         name = self._topology.choose_name("map", None, function)
-        self._topology.add(MapOperator(name, function, columns or None), self._producers)
+        self._topology.add(MapOperator(name, function, columns), self._producers)
         return name
 
 
