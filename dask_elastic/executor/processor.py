@@ -60,6 +60,7 @@ class Processor:
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
+        self.is_join = operator.join is not None
         self.logic: Logic
         self.timers: IntervalJoin | AsOfJoin | TimerLogic | None
         if operator.join is not None:
@@ -75,6 +76,9 @@ class Processor:
             return self.emitter.emit(self.timers.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = batch.rows, batch.hashes
         assert hashes is not None
+        if self.is_join:
+            # A join calls no user code, and an error after it has buffered rows must not process them again.
+            return self.emitter.emit(self.logic.process(rows, hashes, batch.now), batch.stamp)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:
