@@ -71,7 +71,7 @@ def paired(sides, kept, how, on="key"):
     return sorted(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     SIDES,
     st.tuples(st.integers(-15, 15), st.integers(0, 15)),
@@ -93,7 +93,7 @@ def test_interval_join_equals_that_of_pandas(sides, bounds, how, batch, seed):
         assert row["text_right"] == (None if row["b"] is None else texts[1][int(row["b"])])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(SIDES, st.sampled_from([None, 0, 3]), st.sampled_from(["left", "inner"]), st.integers(1, 9), st.integers(0, 5))
 def test_join_asof_equals_that_of_pandas(sides, tolerance, how, batch, seed):
     found = joined(sides, lambda left, right: left.join_asof(right, tolerance=tolerance, how=how), batch, seed=seed)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.arrivals import judge, written
 from dask_elastic.executor.joins.due_rows import Mask
-from dask_elastic.executor.joins.join_results import JoinResults, in_order
+from dask_elastic.executor.joins.join_results import JoinResults, in_order, in_parts
 from dask_elastic.executor.joins.row_buffer import OF_NEWEST, RowBuffer
 from dask_elastic.executor.joins.sorted_rows import Times
 from dask_elastic.routing.keyspace import KeySpace
@@ -188,13 +188,14 @@ class AsOfJoin:
         order = in_order(times, due.numbers[: due.left], arrays.shards.take(left))
         if self.joining.how == "inner":
             order = order[present[order]]
-        if not len(order):
-            return []
-        columns = []
-        for side, slots, has in ((LEFT, left[order], None), (RIGHT, partners[order], present[order])):
-            fields = [arrays.values[at].take(slots) for at in self.layout.positions(side)]
-            columns.append(self.layout.columns(side, fields, has))
-        return [self.results.both(pending.keys.take(pa.array(order)).columns, *columns)]
+        outputs = []
+        for some in in_parts(order):
+            columns = []
+            for side, slots, has in ((LEFT, left[some], None), (RIGHT, partners[some], present[some])):
+                fields = [arrays.values[at].take(slots) for at in self.layout.positions(side)]
+                columns.append(self.layout.columns(side, fields, has))
+            outputs.append(self.results.both(pending.keys.take(pa.array(some)).columns, *columns))
+        return outputs
 
     def _keep_newest(self, arrays: SlotArrays, due: _Due, pending: _Prepared) -> None:
         """Copy the newest due right rows to the slots of their keys."""
@@ -217,7 +218,7 @@ def _has_row(arrays: SlotArrays, slots: Slots) -> Mask:
     """Return which slots have the newest settled row of a key; -1 has none."""
     if not len(slots):
         return np.zeros(0, np.bool_)
-    live = (arrays.marks.take(slots, mode="clip") & LIVE) != 0
+    live = (arrays.marks.take(np.maximum(slots, 0)) & LIVE) != 0
     found: npt.NDArray[np.bool_] = (slots >= 0) & live
     return found
 

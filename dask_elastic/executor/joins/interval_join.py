@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.arrivals import Arrivals, Judged, judge, written
-from dask_elastic.executor.joins.join_results import JoinResults, in_order
+from dask_elastic.executor.joins.join_results import JoinResults, in_order, in_parts
 from dask_elastic.executor.joins.row_buffer import RowBuffer
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.index import Slots
@@ -18,7 +18,7 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.joins.joining import LEFT, RIGHT, Joining
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
-from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch
+from dask_elastic.vocab.batch import Batch
 
 _NUMBER_BITS = np.uint64(46)
 """Numbers of rows are below 2**46, so that a word orders pairs by the place of one row and the number of the other."""
@@ -97,8 +97,8 @@ class IntervalJoin:
             if self.joining.outer[side]:
                 self._match(arrays, matched)
         positions = self.layout.positions(other)
-        parts = [slice(start, start + MAX_BATCH_ROWS) for start in range(0, len(rows), MAX_BATCH_ROWS)]
-        return [(rows[part], [arrays.values[at].take(partners[part]) for at in positions]) for part in parts]
+        parts = zip(in_parts(rows), in_parts(partners), strict=True)
+        return [(some, [arrays.values[at].take(others) for at in positions]) for some, others in parts]
 
     def _verified(
         self, arrays: SlotArrays, arrivals: Arrivals, rows: Slots, partners: Slots
@@ -149,13 +149,13 @@ class IntervalJoin:
             with buffer.open() as arrays:
                 numbering, chosen = buffer.numbering, buffer.in_shards(shards)
                 due = [buffer.due[side].pop(reached, chosen) for side in (LEFT, RIGHT)]
-                alone = [self._alone(arrays, side, slots) for side, slots in enumerate(due)]
-                fields = [
-                    [arrays.values[at].take(slots) for at in (TIME, *self.layout.positions(side))]
-                    for side, slots in enumerate(alone)
+                alone = [
+                    (side, part, [arrays.values[at].take(part) for at in (TIME, *self.layout.positions(side))])
+                    for side, slots in enumerate(due)
+                    for part in in_parts(self._alone(arrays, side, slots))
                 ]
             # Not while the buffer is open: this takes the store's lock.
-            keys = [buffer.store.keys_at(slots, numbering) for slots in alone]
+            keys = [buffer.store.keys_at(slots, numbering) for _, slots, _ in alone]
             with buffer.open() as arrays:
                 # If slots have been renumbered, the index is new, so that the rows are due again.
                 if buffer.numbering == numbering:
@@ -164,11 +164,10 @@ class IntervalJoin:
                     break
         buffer.tidy()
         outputs = []
-        for side, (times, *values) in enumerate(fields):
-            columns = keys[side]
-            if len(times) and columns is not None:
-                own = self.layout.columns(side, values)
-                outputs.append(self.results.alone(columns.columns, side, own, pa.array(times)))
+        for (side, _, (times, *values)), columns in zip(alone, keys, strict=True):
+            assert columns is not None, "slots have kept their numbers"
+            own = self.layout.columns(side, values)
+            outputs.append(self.results.alone(columns.columns, side, own, pa.array(times)))
         return outputs
 
     def _alone(self, arrays: SlotArrays, side: int, due: Slots) -> Slots:

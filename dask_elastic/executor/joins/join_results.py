@@ -12,6 +12,7 @@ from dask_elastic.executor.joins.sorted_rows import Times
 from dask_elastic.state.index import Slots
 from dask_elastic.state.joins.layout import nulls
 from dask_elastic.topology.joins.joining import LEFT, TIME, Joining, shared_name
+from dask_elastic.vocab.batch import MAX_BATCH_ROWS
 
 
 class JoinResults:
@@ -103,6 +104,27 @@ class JoinResults:
         times: Times = begins.fill_null(0).to_numpy() + later
         mask = begins.is_null().to_numpy(zero_copy_only=False) if begins.null_count else None
         return pa.array(times.view("M8[us]"), self._joining.output.types[-1], mask=mask)
+
+
+def in_parts(slots: Slots) -> list[Slots]:
+    """Cut slots into parts of as many rows as a batch may have; none if there are no slots.
+
+    Parameters
+    ----------
+    slots : ndarray of intp
+        The slots, or positions.
+
+    Returns
+    -------
+    list of ndarray of intp
+        The parts, in order.
+
+    Examples
+    --------
+    >>> [len(part) for part in in_parts(np.arange(70_000))], in_parts(np.arange(0))
+    ([65536, 4464], [])
+    """
+    return [slots[start : start + MAX_BATCH_ROWS] for start in range(0, len(slots), MAX_BATCH_ROWS)]
 
 
 def in_order(times: Times, numbers: Times, shards: npt.NDArray[np.integer]) -> Slots:

@@ -12,6 +12,7 @@ from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import dtype_of, to_arrow, to_stored
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.vocab.errors import SchemaMismatch
 
 Known = npt.NDArray[np.bool_]
 
@@ -126,6 +127,12 @@ class TextColumn:
     def column(self, values: Column, known: Known) -> pa.Array:
         """Return the column for the fields' values."""
         assert isinstance(values, Ragged)
+        if len(values.values) > np.iinfo(self._offset_type).max:
+            raise SchemaMismatch(
+                f"{len(values)} joined rows have {len(values.values):,} bytes in a column of type {self._kind}, which "
+                f"holds less; cast it to {'large_string' if self._kind == pa.string() else 'large_binary'} before the "
+                "join."
+            )
         offsets = np.ascontiguousarray(values.offsets.astype(self._offset_type))
         text: npt.NDArray[Any] = np.ascontiguousarray(values.values)
         valid = None if known.all() else pa.array(known).buffers()[1]

@@ -113,7 +113,7 @@ def rows_of_a_moved_shard_are_not_found(monkeypatch):
 
 
 def shard_that_returns_is_taken_as_unchanged(monkeypatch):
-    """The index notices shards that are gone, not those that have been elsewhere meanwhile."""
+    """The index notices shards that have left, not those that have been elsewhere meanwhile."""
     real = RowBuffer._synchronise
 
     def synchronise(self):

@@ -8,6 +8,9 @@ import pytest
 from join_job import KINDS
 from join_scenario import JoinScenario
 
+from dask_elastic.state import stored_keys
+from dask_elastic.state.disk import DiskStorage, UnnamedFiles
+
 SEEDS = 12
 
 
@@ -19,3 +22,12 @@ def test_join_emits_each_result_once(outages):
     for what in ("records", "checkpoints", "moves across nodes", "late", *KINDS):
         assert happened[what] > SEEDS // 3, what
     assert not outages or happened["losses with replay"] > SEEDS // 2
+
+
+def test_join_with_state_on_disk_emits_each_result_once(monkeypatch, tmp_path):
+    files = UnnamedFiles(tmp_path)
+    monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
+    happened = Counter()
+    for seed in range(3):
+        happened += JoinScenario(seed).check().happened()
+    assert all(happened[kind] for kind in KINDS)
