@@ -149,7 +149,7 @@ class Session(SlotSearch):
             if layout != self._store.layout:
                 return None
             if layout != self._layout:
-                self._cache, self._layout = KeyTable(self._store.make_index), layout
+                self._cache, self._layout = key_cache(self._store.make_index), layout
             return self._located(slots, (rows, key_columns, hashes, check))
 
     def apply(self, located: Located, update: Update) -> list[Column]:
