@@ -360,7 +360,7 @@ class Compute:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns that it reads, keys and times first; None, for all, of functions and if late rows are passed on."""
+        """The columns that it reads, keys and times first; None, for all, of functions and with late rows."""
         windowing = self.windowing
         passes_on = windowing is not None and (windowing.late == "stream" or windowing.null_time == "late")
         if not isinstance(self.logic, Mapping) or passes_on:
