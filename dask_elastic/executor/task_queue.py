@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.piece import Piece, Replay
+from dask_elastic.executor.piece import Piece, Receipt, Replay
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import FEW_ROWS, MAX_BATCH_ROWS, Batch
@@ -205,8 +205,7 @@ class TaskQueue:
             if following.replay is not first.replay or following.taken != first.taken or following.block.record:
                 # The outputs of one batch leave all or not at all, and it has one processing time.
                 break
-            if (following.receipt.reached, following.receipt.settled) != (first.receipt.reached, first.receipt.settled):
-                # A shard that has moved here brought rows along that arrived before others.
+            if not _may_join(first.receipt, following.receipt):
                 break
             self._items.popleft()
             pieces.append(self._cut(following, limit - rows))
@@ -244,3 +243,12 @@ class TaskQueue:
         self._items = kept
         self.rows -= sum(piece.length for piece in taken)
         return taken
+
+
+def _may_join(first: Receipt, following: Receipt) -> bool:
+    """Return whether rows may be in one batch, as far as event time matters."""
+    if first.reached != following.reached:
+        # A shard that has moved here brought rows along that arrived before others.
+        return False
+    # Rows are counted by how late they are, but not again in a replay.
+    return first.reached is None or first.settled is following.settled
