@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.arrivals import judge, written
 from dask_elastic.executor.joins.due_rows import Mask
-from dask_elastic.executor.joins.join_results import JoinResults, in_order, in_parts
+from dask_elastic.executor.joins.join_results import JoinResults, has_ties, in_order, in_parts
 from dask_elastic.executor.joins.row_buffer import OF_NEWEST, RowBuffer
 from dask_elastic.executor.joins.sorted_rows import Times
 from dask_elastic.routing.keyspace import KeySpace
@@ -223,12 +223,24 @@ def _has_row(arrays: SlotArrays, slots: Slots) -> Mask:
     return found
 
 
+def _by_key_and_time(due: _Due, ordinals: Slots, keys: int) -> Slots:
+    """Return the order of rows by key, time and number; right rows come before left rows of the same time."""
+    least = int(due.times.min())
+    bits = (int(due.times.max()) - least).bit_length() + 1
+    if bits + keys.bit_length() < 64:
+        # One sort of words is several times as fast as a sort by four columns, which only ties need.
+        words = (ordinals.astype(np.int64) << bits) | ((due.times - least) << 1) | ~due.of_right
+        order = np.argsort(words)
+        if not has_ties(words[order]):
+            return order
+    return np.lexsort((due.numbers, ~due.of_right, due.times, ordinals))
+
+
 def _matches(due: _Due, ordinals: Slots, keys: int) -> tuple[Slots, Slots]:
     """Return the place of the newest due right row for each left row, and for each key; -1 where there is none."""
     count = len(due.slots)
     of_right = due.of_right
-    # Right rows come before left rows of the same time.
-    order = np.lexsort((due.numbers, ~of_right, due.times, ordinals))
+    order = _by_key_and_time(due, ordinals, keys)
     last = np.maximum.accumulate(np.where(of_right[order], np.arange(count), -1))
     key = ordinals[order]
     match = np.where((last >= 0) & (key[last] == key), order[last], -1)

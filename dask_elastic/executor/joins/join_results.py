@@ -147,4 +147,26 @@ def in_order(times: Times, numbers: Times, shards: npt.NDArray[np.integer]) -> S
     >>> in_order(np.array([5, 3, 3]), np.array([0, 1, 0]), np.array([0, 2, 2])).tolist()
     [2, 1, 0]
     """
-    return np.lexsort((shards, numbers, times))
+    order = np.argsort(times)
+    return np.lexsort((shards, numbers, times)) if has_ties(times[order]) else order
+
+
+def has_ties(ordered: Times) -> bool:
+    """Return whether sorted numbers contain equal ones.
+
+    Parameters
+    ----------
+    ordered : ndarray of int64
+        The numbers, sorted.
+
+    Returns
+    -------
+    bool
+        Whether two are equal.
+
+    Examples
+    --------
+    >>> has_ties(np.array([1, 2, 2])), has_ties(np.array([1, 2]))
+    (True, False)
+    """
+    return bool((ordered[1:] == ordered[:-1]).any())

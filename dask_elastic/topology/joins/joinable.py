@@ -92,8 +92,7 @@ class Joinable(KeyedOutput, ABC, Generic[S]):
 
         Notes
         -----
-        Rows that are older than the watermark are late: they are dropped, and counted. A row without a time matches
-        none.
+        Rows that are older than the watermark are late, and dropped. A row without a time matches none.
 
         Examples
         --------
