@@ -66,11 +66,11 @@ class Processor:
         self.error_policy = error_policy
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
         self.session = store.session(task)
-        self.is_join = operator.join is not None
         self.logic: Logic
+        self.join: IntervalJoin | AsOfJoin | None = None
         self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowLogic | None
         if operator.join is not None:
-            self.logic = self.firing = make_join(operator, store, self.session, spaces[component.name])
+            self.logic = self.firing = self.join = make_join(operator, store, self.session, spaces[component.name])
         else:
             groups = spaces[component.name].groups
             self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
@@ -85,9 +85,9 @@ class Processor:
             return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
-        if self.is_join:
+        if self.join is not None:
             # A join calls no user code, and an error after it has buffered rows must not process them again.
-            return self.emitter.emit(self.logic.process(rows, hashes, batch.now), batch.stamp)
+            return self.emitter.emit(self.join.process(rows, hashes, settled=batch.settled), batch.stamp)
         # Which rows are late depends on the event time when they arrived.
         process = self.logic.process
         if self.windows is not None:

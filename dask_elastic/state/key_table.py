@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.state.index import DirectIndex, KeyIndex, Slots, Words, make_index
+from dask_elastic.vocab.batch import FEW_ROWS
 
 MakeIndex = Callable[[], KeyIndex]
 
@@ -18,6 +19,10 @@ class Identity(Protocol):
 
     hashes: Words
     checks: Words
+
+
+_COUNTING: Slots = np.arange(FEW_ROWS)
+_COUNTING.flags.writeable = False
 
 
 class KeyTable:
@@ -172,3 +177,18 @@ def distinct_keys(hashes: Words, checks: Words | None) -> tuple[Slots, Slots]:
     ordinals = np.empty(len(order), dtype=np.intp)
     ordinals[order] = np.cumsum(opens) - 1
     return order[opens], ordinals
+
+
+def few_grouped(slots: Slots) -> tuple[Slots, Slots, Slots]:
+    """Group a few rows by slot: keys in the order of their last rows, which represent them."""
+    listed = slots.tolist()
+    if len(set(listed)) == len(listed):
+        rows = _COUNTING[: len(listed)]
+        return slots, rows, rows
+    last: dict[int, int] = {}
+    for row, slot in enumerate(listed):
+        # Removed first: a dict keeps the place at which a key was inserted.
+        last.pop(slot, None)
+        last[slot] = row
+    number = {slot: ordinal for ordinal, slot in enumerate(last)}
+    return np.array([*last]), np.array([number[slot] for slot in listed]), np.array([*last.values()])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import distinct_keys, key_cache
+from dask_elastic.state.key_table import distinct_keys, few_grouped, key_cache
 from dask_elastic.state.shared_store import SharedStore
 from dask_elastic.state.slot_search import SlotSearch
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
@@ -28,9 +28,6 @@ RemainingOf = Callable[[list[Column], int, float], tuple[list[Column], npt.NDArr
 MANY_ROWS = 4_096
 """From this many rows on, the rows of each slot are counted if there are fewer slots than rows: in fewer passes."""
 
-_COUNTING: Slots = np.arange(FEW_ROWS)
-_COUNTING.flags.writeable = False
-
 
 class Located:
     """The slots of one batch's keys.
@@ -45,14 +42,7 @@ class Located:
 
     __slots__ = ("_checks", "_first", "_hashes", "_key_columns", "_layout", "_rows", "grouping", "slots")
 
-    def __init__(
-        self,
-        slots: Slots,
-        grouping: Grouping,
-        first: Slots | None,
-        batch: Batch,
-        layout: int,
-    ) -> None:
+    def __init__(self, slots: Slots, grouping: Grouping, first: Slots | None, batch: Batch, layout: int) -> None:
         self.slots = slots
         self.grouping = grouping
         self._first = first
@@ -339,7 +329,7 @@ class Session(SlotSearch):
             distinct, grouping = self._counted(slots)
             first = None
         else:
-            distinct, ordinals, first = _few_grouped(slots) if len(slots) <= FEW_ROWS else self._group(slots)
+            distinct, ordinals, first = few_grouped(slots) if len(slots) <= FEW_ROWS else self._group(slots)
             grouping = Grouping(ordinals, len(distinct))
         self._require_owned(distinct)
         return Located(distinct, grouping, first, batch, self._layout)
@@ -448,21 +438,6 @@ def _all_found(slots: Slots) -> bool:
     if len(slots) <= FEW_ROWS:
         return min(slots.tolist(), default=0) >= 0
     return bool(np.minimum.reduce(slots) >= 0)
-
-
-def _few_grouped(slots: Slots) -> tuple[Slots, Slots, Slots]:
-    """Group a few rows as `Session._group` does: keys in the order of their last rows, which represent them."""
-    listed = slots.tolist()
-    if len(set(listed)) == len(listed):
-        rows = _COUNTING[: len(listed)]
-        return slots, rows, rows
-    last: dict[int, int] = {}
-    for row, slot in enumerate(listed):
-        # Removed first: a dict keeps the place at which a key was inserted.
-        last.pop(slot, None)
-        last[slot] = row
-    number = {slot: ordinal for ordinal, slot in enumerate(last)}
-    return np.array([*last]), np.array([number[slot] for slot in listed]), np.array([*last.values()])
 
 
 def _names(fields: Sequence[Any]) -> str:

@@ -46,7 +46,7 @@ class Result:
         For each source with event time, the number of rows that were later than its slack allows. They were processed
         like all others.
     windows : dict of str to RowCounts
-        For each operator with windows, what became of its rows.
+        For each operator with windows, and each join, what became of its rows.
 
     Examples
     --------
@@ -247,7 +247,7 @@ def _windows(world: World) -> dict[str, RowCounts]:
     counts: dict[str, RowCounts] = {}
     for identity, home in world.homes.items():
         operator = home.component.operator
-        if isinstance(operator, Compute) and operator.windowing is not None:
+        if isinstance(operator, Compute) and (operator.windowing is not None or operator.join is not None):
             before = counts.get(identity.component, RowCounts())
             counts[identity.component] = before.plus(home.executor.store.counted() or ())
     return counts

@@ -1,4 +1,4 @@
-"""What became of the rows of an operator with windows."""
+"""What became of the rows of an operator with windows, or of a join."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RowCounts(NamedTuple):
-    """Pairs of a row and an instance of a window that contains it, and rows that are in none.
+    """Pairs of a row and an instance of a window that contains it, and rows that are in none; for a join, rows.
 
     Parameters
     ----------

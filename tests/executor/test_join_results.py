@@ -144,6 +144,20 @@ def test_rows_without_a_time_match_none():
     assert results(found, "a", "b") == [(0, -1), (1, 1)]
 
 
+def test_what_became_of_the_rows_of_a_join_is_counted():
+    times = pa.array([0, 100 * SECOND, SECOND, None], pa.timestamp("us"))
+    rows = pa.table({"key": ["a"] * 4, "at": times, "value": range(4)})
+    topology = de.Topology("joined")
+    left, right = (
+        topology.source(name, de.sources.Arrow(rows, event_time="at", batch_rows=1)).key_by("key")
+        for name in ("left", "right")
+    )
+    left.join(right, within="5s", name="pairs").sink(de.sinks.Collect(), name="out")
+    counts = run(topology).windows["pairs"]
+    assert (counts.on_time + counts.late, counts.untimed) == (6, 2)
+    assert counts.late == 2
+
+
 def test_skewed_key_has_all_pairs():
     sides = table([("a", 0)] * 300, "a"), table([("a", 0)] * 200, "b")
     found = joined(sides, lambda left, right: left.join(right, within=0), batch=64)

@@ -68,7 +68,7 @@ def windowed(rows, given, time=None, slack=None, parallel=1, **options):
 
 
 def results(topology, seed=0):
-    return run(topology, executors=2, seed=seed).outputs.get("out")
+    return run(topology, executors=2, seed=seed).outputs.get("out", pa.table({}))
 
 
 def truth(topology, rows, keys=("key",)):

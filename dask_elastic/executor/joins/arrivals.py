@@ -20,6 +20,7 @@ from dask_elastic.state.joins.layout import CHECK, HASH, KIND, MATCHED, NUMBER, 
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.topology.joins.joining import LEFT, RIGHT, SIDE, Joining
 from dask_elastic.topology.joins.joining import TIME as TIME_COLUMN
+from dask_elastic.vocab.row_counts import RowCounts
 
 
 class Arrivals(NamedTuple):
@@ -83,6 +84,12 @@ class Judged(NamedTuple):
     alone: list[pa.RecordBatch]
     counts: tuple[Slots, Slots, Slots]
     shards: Slots
+
+    @property
+    def row_counts(self) -> RowCounts:
+        """What became of the rows, as the operator's metrics have it."""
+        kept, late, untimed = (int(each.sum()) for each in self.counts)
+        return RowCounts(on_time=kept, late=late, untimed=untimed)
 
 
 def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Words) -> Judged:

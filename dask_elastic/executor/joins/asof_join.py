@@ -94,14 +94,20 @@ class AsOfJoin:
         self.results = JoinResults(self.joining)
 
     def process(
-        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
+        self,
+        rows: pa.RecordBatch,
+        hashes: np.ndarray,
+        now: float = 0.0,
+        errors: Errors | None = None,
+        settled: bool = False,
     ) -> list[pa.RecordBatch]:
-        """Buffer the rows; `now` and `errors` are not used."""
+        """Buffer the rows; `now` and `errors` are not used. Rows are counted unless they were `settled` before a replay."""
         rows = check_schema(self.joining.input, rows, f"the input of {self.name!r}")
         self.buffer.declare()
         judged = judge(self.joining, self.buffer, rows, hashes)
         with written(judged, self.buffer):
             pass
+        self.buffer.tally(judged.row_counts, settled)
         alone = judged.alone[LEFT]
         return [self.results.unmatched(alone, LEFT)] if alone.num_rows and self.joining.outer[LEFT] else []
 

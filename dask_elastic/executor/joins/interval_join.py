@@ -54,9 +54,14 @@ class IntervalJoin:
         self.results = JoinResults(self.joining)
 
     def process(
-        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
+        self,
+        rows: pa.RecordBatch,
+        hashes: np.ndarray,
+        now: float = 0.0,
+        errors: Errors | None = None,
+        settled: bool = False,
     ) -> list[pa.RecordBatch]:
-        """Buffer the rows, and return their pairs with buffered rows; `now` and `errors` are not used."""
+        """Buffer the rows, and return their pairs with buffered rows; `now` and `errors` are not used. Rows are counted unless they were `settled` before a replay."""
         rows = check_schema(self.joining.input, rows, f"the input of {self.name!r}")
         self.buffer.declare()
         judged = judge(self.joining, self.buffer, rows, hashes)
@@ -70,6 +75,7 @@ class IntervalJoin:
             for chosen, fields in found:
                 others = self.layout.columns(other, fields)
                 outputs.append(self.results.pairs(arrivals.rows, arrivals.side, chosen, others))
+        self.buffer.tally(judged.row_counts, settled)
         return outputs
 
     def _buffered(self, judged: Judged) -> list[list[Found]]:

@@ -20,6 +20,7 @@ from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Slot
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.row_counts import RowCounts
 
 OF_MARK, OF_NEWEST = -1, -2
 """Numbers of slots that are no rows; rows of a shard are numbered from 0."""
@@ -245,6 +246,12 @@ class RowBuffer:
             before = arrays.values[field].take(marks)
             values[field] = before + counts[changed].astype(before.dtype)
         arrays.write(marks, values, self.mark)
+
+    def tally(self, counts: RowCounts, settled: bool) -> None:
+        """Add to the operator's metrics what became of rows, unless they were `settled` before a replay."""
+        if not settled:
+            task = self._session.task
+            self.store.row_counts[task] = counts.plus(self.store.row_counts.get(task, ()))
 
     def reached(self, arrays: SlotArrays, shards: Slots, time: int) -> None:
         """Set the watermark of shards, unless it was later before."""
