@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dask_elastic as de
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA, Grid, StateRecords
+from dask_elastic.executor.emitter import LateRows
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.logic import make_logic
 from dask_elastic.executor.windows.cells import EventCells, grid_of
@@ -19,7 +20,7 @@ from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state import KeyedStore
 from dask_elastic.testing import run
-from dask_elastic.topology.operators import Compute, LateRows
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
