@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import dask_elastic as de
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA, Grid, StateRecords
+from dask_elastic.executor.emitter import LateRows
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.logic import make_logic
 from dask_elastic.executor.windows.cells import EventCells, grid_of
