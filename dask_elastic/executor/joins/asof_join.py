@@ -101,7 +101,10 @@ class AsOfJoin:
         errors: Errors | None = None,
         settled: bool = False,
     ) -> list[pa.RecordBatch]:
-        """Buffer the rows; `now` and `errors` are not used. Rows are counted unless they were `settled` before a replay."""
+        """Buffer the rows.
+
+        `now` and `errors` are not used. Rows are counted unless they were `settled` before a replay.
+        """
         rows = check_schema(self.joining.input, rows, f"the input of {self.name!r}")
         self.buffer.declare()
         judged = judge(self.joining, self.buffer, rows, hashes)

@@ -61,7 +61,10 @@ class IntervalJoin:
         errors: Errors | None = None,
         settled: bool = False,
     ) -> list[pa.RecordBatch]:
-        """Buffer the rows, and return their pairs with buffered rows; `now` and `errors` are not used. Rows are counted unless they were `settled` before a replay."""
+        """Buffer the rows, and return their pairs with buffered rows.
+
+        `now` and `errors` are not used. Rows are counted unless they were `settled` before a replay.
+        """
         rows = check_schema(self.joining.input, rows, f"the input of {self.name!r}")
         self.buffer.declare()
         judged = judge(self.joining, self.buffer, rows, hashes)

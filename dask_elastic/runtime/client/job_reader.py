@@ -61,8 +61,8 @@ class JobReader(ABC):
             credit), ``state_on_disk`` (the part of ``state_bytes`` that is in files), and what became of the rows of
             windows: ``on_time``, ``corrected`` and ``late`` (pairs of a row and an instance that contains it: the
             instance was open, or closed but within its allowed lateness, or takes no rows any more), ``outside``
-            (rows that no instance contains) and ``untimed`` (rows without a time). A join counts its rows likewise. They
-            are counted since the job or its last restart began, and missing otherwise.
+            (rows that no instance contains) and ``untimed`` (rows without a time). A join counts its rows likewise.
+            They are counted since the job or its last restart began, and missing otherwise.
         """
         described = self._describe()
         columns = [
