@@ -104,5 +104,5 @@ def _mixed(salts: Salts, family: Family) -> Words:
     if span > len(salts):
         return family.mix(salts.view(np.uint64))
     # Mostly there are few distinct numbers: each is mixed once.
-    mixed = family.mix(np.arange(least, least + span).view(np.uint64))
+    mixed = family.mix((np.arange(span) + np.int64(least)).view(np.uint64))
     return mixed.take(salts - least)

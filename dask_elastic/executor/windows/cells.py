@@ -100,7 +100,7 @@ class EventCells:
     (True, Grid(step=10, offset=0))
     >>> found = cells.of_points(np.array([3, 25]), reached=20)
     >>> found.starts.tolist(), found.counts
-    ([0, 10, 20], RowCounts(on_time=5, corrected=0, late=1, outside=0, untimed=0))
+    ([0, 10, 20], RowCounts(on_time=4, corrected=0, late=2, outside=0, untimed=0))
     """
 
     def __init__(self, windowing: Windowing) -> None:
