@@ -76,3 +76,25 @@ def test_rows_beside_one_whose_result_raises_are_aggregated_once(windowed):
     last = {row["key"]: (row["numbers"], row["rows"]) for row in result.outputs["out"].to_pylist()}
     assert last == {"a": ([1, 4], 2), "b": ([5], 1), "c": ([3], 1)}
     assert result.dead_letters["listed"]["number"].to_pylist() == [13]
+
+
+def test_rows_and_results_of_one_operator_that_raise_are_in_one_table():
+    def add(acc, values):
+        if 7 in values["number"].to_pylist():
+            raise ValueError("not seven")
+        return acc + len(values)
+
+    def result(acc):
+        raise ValueError("no result")
+
+    numbers = de.aggregate.custom(["number"], lambda: 0, add, lambda a, b: a + b, result, pa.int64())
+    rows = pa.table({"key": ["a", "b"], "number": [7, 1], "at": pa.array([0, 1], US)})
+    topology = de.Topology("rows")
+    keyed = topology.source("rows", de.sources.Arrow(rows, event_time="at")).key_by("key")
+    keyed.window("1s").compute({"x": numbers}, name="counted").sink(de.sinks.Collect(), name="out")
+    letters = run(topology, on_error="skip").dead_letters["counted"]
+    assert letters.select(["key", "number", "__error"]).to_pylist() == [
+        {"key": "a", "number": 7, "__error": "ValueError: not seven"},
+        {"key": "b", "number": None, "__error": "ValueError: no result"},
+    ]
+    assert [start is None for start in letters["window_start"].to_pylist()] == [True, False]
