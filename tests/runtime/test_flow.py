@@ -206,4 +206,8 @@ def test_dead_letters_of_different_columns_are_one_table():
     letters = DeadLetters()
     letters.add(FailedRows("mixed", ["ValueError"], ROWS.slice(0, 1)))
     letters.add(FailedRows("mixed", ["KeyError"], pa.record_batch({"w": ["x"]})))
-    assert letters.rows("mixed").to_pydict() == {"v": [1, None], "__error": ["ValueError", "KeyError"], "w": [None, "x"]}
+    assert letters.rows("mixed").to_pydict() == {
+        "v": [1, None],
+        "__error": ["ValueError", "KeyError"],
+        "w": [None, "x"],
+    }
