@@ -101,7 +101,7 @@ def test_replay_omits_flushed_rows_and_outputs_that_have_left():
     assert (flushed, settled, emitted, in_flight) == (0, 1, 2, 3)
     offer(executor, 17)
     lose(executor, NEAR)
-    assert processed(executor, 0) == [[(5, True)], [(9, True)], [(13, False)], [(17, False)]]
+    assert processed(executor, 0) == [[(5, True), (9, True)], [(13, False)], [(17, False)]]
     assert executor.assignment()[0].tolist() == [0] * SHARDS
 
 
