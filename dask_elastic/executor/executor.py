@@ -358,8 +358,9 @@ class ElasticExecutor(ExecutorParts):
         receipt.row_bytes = RECORD_BYTES
         self.records.entered(record, receipt)
         receipt.reached = self.store.event_time
-        if record.event is not None:
-            # After a restart event time begins at what the sources send then.
+        if record.event is not None and not record.last:
+            # After a restart event time begins at what the sources send then. The end is no event time: a job that was
+            # drained may be resumed, and its rows are not late.
             before = self.store.event_time
             self.store.event_time = record.event if before is None else max(record.event, before)
         self._pending_rows += receipt.rows

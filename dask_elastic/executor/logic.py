@@ -13,6 +13,7 @@ from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import check_chosen, check_keys
 from dask_elastic.state.session import Located, Session
+from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
@@ -97,11 +98,20 @@ class AggregateLogic:
             rows = rows.copied() if isinstance(rows, ChosenRows) else rows
             rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
         located = self.session.locate(rows, self.operator.keys, hashes, self._checks(rows, bound.keys))
-        fields = self.session.apply(located, lambda current: bound.bundle.update(current, rows, located.grouping))
+        results: list[pa.Array] = []
+
+        def update(current: list[Column]) -> list[Column]:
+            fields = bound.bundle.update(current, rows, located.grouping)
+            if self.emits:
+                # A result that raises leaves the state as it was: its rows may be processed again without others.
+                results.extend(bound.bundle.results(fields).values())
+            return fields
+
+        self.session.apply(located, update)
         if not self.emits:
             return []
         columns = _key_columns(rows, bound.keys, located)
-        return [pa.RecordBatch.from_arrays([*columns, *bound.bundle.results(fields).values()], schema=bound.results)]
+        return [pa.RecordBatch.from_arrays([*columns, *results], schema=bound.results)]
 
     def _checks(self, rows: pa.RecordBatch | ChosenRows, positions: list[int]) -> np.ndarray | None:
         keys = self.operator.keys

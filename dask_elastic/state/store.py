@@ -300,6 +300,8 @@ class KeyedStore(StoredKeys):
             self.slots.write(slots, state.values, DIRTY if dirty else LIVE)
             if state.deleted.any():
                 self.slots.reset(slots[state.deleted], TOMBSTONE if dirty else EMPTY)
+                # The primary copy may have no task at home that tidies it.
+                self._pack_if_worth_it()
 
     def _slots_of(self, state: StateRows) -> Slots:
         """Return the slot of each row; new keys get new slots."""

@@ -258,4 +258,5 @@ def _dead_letters(letters: Sequence[FailedRows]) -> dict[str, pa.Table]:
     for failed in letters:
         rows = failed.rows.append_column("__error", pa.array(failed.errors))
         kept.setdefault(failed.operator, []).append(pa.Table.from_batches([rows]))
-    return {operator: pa.concat_tables(rows).combine_chunks() for operator, rows in kept.items()}
+    tables = {operator: pa.concat_tables(rows, promote_options="default") for operator, rows in kept.items()}
+    return {operator: table.combine_chunks() for operator, table in tables.items()}

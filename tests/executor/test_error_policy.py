@@ -10,6 +10,7 @@ from dask_elastic.testing import run
 from dask_elastic.vocab.errors import UserCodeError
 
 ROWS = pa.table({"key": [1]})
+US = pa.timestamp("us")
 
 
 def text_of(function):
@@ -38,3 +39,62 @@ def test_error_that_a_check_raises_has_no_frames_and_one_full_stop():
     assert text.endswith(
         'or None. Fix the function, or submit with on_error="skip" to move such rows to the dead letters.'
     )
+
+
+class ListWithoutThirteen(de.aggregate.UserAggregate):
+    """The numbers of a key, in order; no result once 13 is among them."""
+
+    type = pa.list_(pa.int64())
+
+    def init(self):
+        return []
+
+    def add(self, acc, values):
+        return acc + values["number"].to_pylist()
+
+    def merge(self, a, b):
+        return a + b
+
+    def result(self, acc):
+        if 13 in acc:
+            raise ValueError("unlucky")
+        return acc
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_rows_beside_one_whose_result_raises_are_aggregated_once(windowed):
+    rows = pa.table({"key": ["a", "b", "c", "a", "b"], "number": [1, 13, 3, 4, 5], "at": pa.array(range(5), US)})
+    topology = de.Topology("rows")
+    keyed = topology.source("rows", de.sources.Arrow(rows, batch_rows=5, event_time="at")).key_by("key")
+    logic = {"numbers": ListWithoutThirteen(["number"]), "rows": de.aggregate.Count()}
+    if windowed:
+        computed = keyed.window("1s").compute(logic, name="listed", emit="updates")
+    else:
+        computed = keyed.compute(logic, name="listed")
+    computed.sink(de.sinks.Collect(), name="out")
+    result = run(topology, on_error="skip")
+    last = {row["key"]: (row["numbers"], row["rows"]) for row in result.outputs["out"].to_pylist()}
+    assert last == {"a": ([1, 4], 2), "b": ([5], 1), "c": ([3], 1)}
+    assert result.dead_letters["listed"]["number"].to_pylist() == [13]
+
+
+def test_rows_and_results_of_one_operator_that_raise_are_in_one_table():
+    def add(acc, values):
+        if 7 in values["number"].to_pylist():
+            raise ValueError("not seven")
+        return acc + len(values)
+
+    def result(acc):
+        raise ValueError("no result")
+
+    numbers = de.aggregate.custom(["number"], lambda: 0, add, lambda a, b: a + b, result, pa.int64())
+    rows = pa.table({"key": ["a", "b"], "number": [7, 1], "at": pa.array([0, 1], US)})
+    topology = de.Topology("rows")
+    keyed = topology.source("rows", de.sources.Arrow(rows, event_time="at")).key_by("key")
+    keyed.window("1s").compute({"x": numbers}, name="counted").sink(de.sinks.Collect(), name="out")
+    letters = run(topology, on_error="skip").dead_letters["counted"]
+    assert letters.select(["key", "number", "__error"]).to_pylist() == [
+        {"key": "a", "number": 7, "__error": "ValueError: not seven"},
+        {"key": "b", "number": None, "__error": "ValueError: no result"},
+    ]
+    assert [start is None for start in letters["window_start"].to_pylist()] == [True, False]

@@ -179,3 +179,11 @@ def test_executor_without_timers_makes_no_records():
     watermark(plain, 5)
     plain.handle(events.ClockTicked(), 1.0)
     assert taken(plain, 0) == []
+
+
+def test_end_is_no_event_time_for_rows_after_a_resume(executor):
+    watermark(executor, 5)
+    executor.handle(events.InputEnded(ORIGIN), 1.0)
+    record = taken(executor, 0)[-1][1]
+    assert record.last
+    assert executor.store.event_time == 5

@@ -200,3 +200,14 @@ def test_dead_letters_memory_is_bounded_per_row():
     letters.add(FailedRows("mixed", ["ValueError"], other))
     assert pa.total_allocated_bytes() - before < 10_000 * 100
     assert letters.rows("tidy")["v"].to_pylist() == [1, 2, 3, 4] * 2_500
+
+
+def test_dead_letters_of_different_columns_are_one_table():
+    letters = DeadLetters()
+    letters.add(FailedRows("mixed", ["ValueError"], ROWS.slice(0, 1)))
+    letters.add(FailedRows("mixed", ["KeyError"], pa.record_batch({"w": ["x"]})))
+    assert letters.rows("mixed").to_pydict() == {
+        "v": [1, None],
+        "__error": ["ValueError", "KeyError"],
+        "w": [None, "x"],
+    }

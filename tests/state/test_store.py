@@ -278,6 +278,31 @@ def test_packing_keeps_live_keys_and_located_batches_valid(make_index: Callable[
     assert sum(counts(store).values()) == len(keys) + len(kept) + 5 * 9
 
 
+@pytest.mark.parametrize("tracked", [False, True])
+def test_slots_whose_tombstones_arrive_are_freed_without_a_task_at_home(tracked: bool) -> None:
+    def nothing(values: list[Any], length: int, now: float) -> tuple[list[Any], np.ndarray]:
+        return values, np.zeros(length, np.bool_)
+
+    remote, home = make_store(track_dirty=True), make_store(track_dirty=tracked)
+    session = remote.session(0)
+    used: list[int] = []
+    keys = 10_000
+    for turn in range(6):
+        count(session, [*range(turn * keys, (turn + 1) * keys)])
+        for deleting in (False, True):
+            if deleting:
+                session.sweep(0, remote.slots.used, nothing, 0.0)
+            changed = remote.extract(dirty_only=True)
+            assert changed is not None
+            home.install(changed, dirty=home.track_dirty)
+        if tracked:
+            home.cut(lambda changed, live: ())
+        used.append(home.slots.used)
+        session.tidy()
+    assert len(home) == 0
+    assert max(used) <= 3 * keys, used
+
+
 def test_closed_or_replaced_session_raises() -> None:
     store = make_store()
     old = store.session(0)

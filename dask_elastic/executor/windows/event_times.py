@@ -37,6 +37,8 @@ def microseconds(column: pa.Array, name: str) -> Times:
     ------
     SchemaMismatch
         If they are neither timestamps nor dates.
+    ValueError
+        If a time is too large.
 
     Examples
     --------
@@ -55,8 +57,19 @@ def microseconds(column: pa.Array, name: str) -> Times:
         found = found.astype(np.int64) * _DAY
     elif pa.types.is_date(kind) or kind.unit != "us":
         unit = "ms" if pa.types.is_date(kind) else kind.unit
-        found = found // 1_000 if unit == "ns" else found * _PER_UNIT[unit]
+        found = found // 1_000 if unit == "ns" else _scaled(found, _PER_UNIT[unit], name)
     return found
+
+
+def _scaled(times: Times, factor: int, name: str) -> Times:
+    most = (2**63 - 1) // factor
+    beyond = (times > most) | (times < -most)
+    if beyond.any():
+        row = int(beyond.argmax())
+        error = ValueError(f"the time {name!r} is {times[row]} times {factor} us since 1970, which is beyond 2**63")
+        error.row = row  # type: ignore[attr-defined]
+        raise error
+    return times * factor
 
 
 def timestamps(times: Times, kind: pa.DataType) -> pa.Array:

@@ -173,6 +173,7 @@ class WindowLogic:
         located = self._known.locate(rows, keys, hashes, checks, assigned.numbers, assigned.cells)
         first = located.first
         cells = np.zeros(len(first), np.intp) if assigned.cells is None else assigned.cells.take(first)
+        outputs: list[pa.RecordBatch] = []
 
         def update(current: list[Column]) -> list[Column]:
             after = bound.bundle.update(current[: bound.own], rows, located.grouping)
@@ -188,12 +189,13 @@ class WindowLogic:
             if self.windowing.revised and (closed := assigned.closed.take(cells)).any():
                 # The close of an instance has emitted revision 0, unless this is its first row of the key.
                 own[2] = np.where(closed, np.where(known, np.maximum(own[2], 0) + 1, 0), own[2])
+            if self._emits and self.windowing.revised:
+                # A result that raises leaves the state as it was: its rows may be processed again without others.
+                outputs.extend(self._results_now(bound, columns, located, assigned.closed.take(cells), after + own))
             return after + own
 
-        after = self._session.apply(located, update)
-        if not self._emits or not self.windowing.revised:
-            return []
-        return self._results_now(bound, columns, located, assigned.closed.take(cells), after)
+        self._session.apply(located, update)
+        return outputs
 
     def _results_now(
         self,

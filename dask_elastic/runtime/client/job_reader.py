@@ -294,4 +294,4 @@ class JobReader(ABC):
         if operator is None:
             return dict(self._describe().dead_letters)
         parts = [read_table(part) for part in self._ask(job_calls.DeadLetters(self.name, operator))]
-        return pa.concat_tables(parts) if parts else pa.table({})
+        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})

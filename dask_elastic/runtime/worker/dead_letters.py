@@ -66,4 +66,6 @@ class DeadLetters:
         """Return the kept rows of an operator, None when there are none."""
         with self._lock:
             kept = [*self._kept.get(operator, ()), *self._parts.get(operator, ())]
-        return pa.Table.from_batches(kept).combine_chunks() if kept else None
+        # Rows and results of windows that raise have other columns; each lacks those of the other.
+        tables = [pa.Table.from_batches([rows]) for rows in kept]
+        return pa.concat_tables(tables, promote_options="default").combine_chunks() if kept else None
