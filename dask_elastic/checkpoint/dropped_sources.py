@@ -9,6 +9,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.epoch_spool import FOLDER as EPOCHS
 from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import newest_generation
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.spool.log import path_of
 from dask_elastic.checkpoint.spool.segment import SegmentName
@@ -57,8 +58,8 @@ def forget_namesakes(catalog: Catalog, manifest: Manifest, run: str, sources: It
                 folder.delete(path)
 
 
-def files_of_dropped(folder: CheckpointFolder, kept: Iterable[Manifest], running: Collection[str]) -> Iterator[str]:
-    """Yield the files of sources that neither a checkpoint that is kept nor the running job has.
+def files_of_dropped(folder: CheckpointFolder, kept: Iterable[Manifest], running: Collection[str]) -> list[str]:
+    """Return the files of sources that neither a checkpoint that is kept nor the running job has.
 
     Parameters
     ----------
@@ -69,20 +70,26 @@ def files_of_dropped(folder: CheckpointFolder, kept: Iterable[Manifest], running
     running : collection of str
         The components of the job.
 
-    Yields
-    ------
-    str
-        Paths in the folder.
+    Returns
+    -------
+    list of str
+        Paths in the folder; none once a generation has begun that is later than these checkpoints.
     """
-    known = {*running, *(name for manifest in kept for name in manifest.kinds)}
+    manifests = list(kept)
+    known = {*running, *(name for manifest in manifests for name in manifest.kinds)}
+    found: list[str] = []
     for run in folder.folders(_SPOOL):
         for source in folder.folders(f"{_SPOOL}/{run}"):
             if unquote(source) not in known:
-                yield from _segments(folder, f"{_SPOOL}/{run}/{source}")
+                found += _segments(folder, f"{_SPOOL}/{run}/{source}")
     for source in folder.folders(EPOCHS):
         if unquote(source) not in known:
             for place in (f"{EPOCHS}/{source}{part}" for part in ("/ledger", "/rows", "")):
-                yield from (f"{place}/{name}" for name in folder.sizes(place))
+                found += (f"{place}/{name}" for name in folder.sizes(place))
+    # After the files were listed: a later generation may have sources that are unknown here, and writes down its number
+    # before they accept anything.
+    is_newest = newest_generation(folder) <= max((manifest.generation for manifest in manifests), default=0)
+    return found if is_newest else []
 
 
 def _segments(folder: CheckpointFolder, source: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.dropped_sources import forget_namesakes
 from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.spool.entry import Entry
 from dask_elastic.checkpoint.spool.log import SpoolLog, path_of
@@ -93,3 +94,12 @@ def test_sweep_deletes_what_dropped_sources_have_accepted_once_no_checkpoint_nee
     assert len(files(catalog)) == 1
     sweep(catalog, running={"other"})
     assert files(catalog) == []
+
+
+def test_sweep_of_an_earlier_generation_keeps_what_sources_of_a_later_one_have_accepted(catalog):
+    checkpoint(catalog, 1, next_generation(catalog.folder), WITHOUT)
+    accepted(catalog, next_generation(catalog.folder), 1)
+    EpochSpool(catalog.folder, "spark").append(EpochRecord(1, "q", 0, 0, 0, ()))
+    sweep(catalog, running={"other"})
+    assert len(files(catalog)) == 1
+    assert len(EpochSpool(catalog.folder, "spark").records()) == 1

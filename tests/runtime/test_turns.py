@@ -131,3 +131,12 @@ def test_blocking_code_is_found_in_its_turns_and_then_has_none():
     for _ in range(10):
         turns.run(work, 1, lambda: time.sleep(0.002))
     assert not work.expects(1)
+
+
+def test_thread_still_does_not_wait_after_a_part_that_does_not_either():
+    turns = Turns()
+    with turns.without_waiting():
+        with turns.without_waiting():
+            pass
+        assert not turns.may_wait
+    assert turns.may_wait

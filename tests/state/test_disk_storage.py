@@ -276,6 +276,28 @@ def test_cut_that_is_read_while_tasks_change_its_rows_is_exact(
     assert copied == dict.fromkeys(range(10_000), (1, False))
 
 
+def test_cut_searches_for_rows_that_are_left_while_tasks_keep_some(files: UnnamedFiles) -> None:
+    store = made(files)
+    count(store.session(0), np.arange(60_000))
+    parts = store.cut(lambda changed, live: range(SHARDS))
+    cut = store.slots.cut
+    done = threading.Event()
+
+    def keep() -> None:
+        while not done.is_set():
+            for left in (0, 1):
+                cut._left[:] = left
+
+    task = threading.Thread(target=keep)
+    task.start()
+    try:
+        assert max(len(cut._next_of(range(60_000))) for _ in range(3_000)) > 0
+    finally:
+        done.set()
+        task.join()
+    assert parts is not None
+
+
 def test_cut_fails_and_tasks_go_on_when_there_is_no_space_for_rows_that_change(
     files: UnnamedFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,11 +50,11 @@ class Turns:
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
         """Let this thread do brief work without a turn if another one has it: it also reads credit and heartbeats."""
-        self._thread.may_wait = False
+        before, self._thread.may_wait = self.may_wait, False
         try:
             yield
         finally:
-            self._thread.may_wait = True
+            self._thread.may_wait = before
 
     def run(self, work: BriefWork, rows: int, act: Callable[[], T]) -> tuple[T, float]:
         """Process a batch; if it is expected to be brief, in turn with the brief batches of other threads.

@@ -150,7 +150,9 @@ class DeferredCut:
         """Return the next slots of a range that are left."""
         found: list[Slots] = [np.empty(0, np.intp)]
         for start in range(slots.start, slots.stop, _WINDOW):
-            found.append(start + np.flatnonzero(self._left[start : min(slots.stop, start + _WINDOW)]))
+            # A copy: NumPy raises an error if tasks keep rows while it searches.
+            left = np.array(self._left[start : min(slots.stop, start + _WINDOW)])
+            found.append(start + np.flatnonzero(left))
             if sum(map(len, found)) >= _AT_ONCE:
                 break
         return np.concatenate(found)[:_AT_ONCE]
