@@ -98,7 +98,7 @@ class ElasticExecutor(ExecutorParts):
             self.store.note_input(batch.rows.schema, origin.component)
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
-            receipt.reached = self.store.event_time
+            receipt.reached = self.records.stamp(self.store.event_time)
             before = self.routes.sub_batches
             woken = self.routes.enqueue(block, receipt)
             self.measures.arrived(receipt.rows, nbytes, self.routes.sub_batches - before, now)
@@ -357,7 +357,7 @@ class ElasticExecutor(ExecutorParts):
         receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
         receipt.row_bytes = RECORD_BYTES
         self.records.entered(record, receipt)
-        receipt.reached = self.store.event_time
+        receipt.reached = self.records.stamp(self.store.event_time)
         if record.event is not None and not record.last:
             # After a restart event time begins at what the sources send then. The end is no event time: a job that was
             # drained may be resumed, and its rows are not late.

@@ -250,5 +250,5 @@ def _may_join(first: Receipt, following: Receipt) -> bool:
     if first.reached != following.reached:
         # A shard that has moved here brought rows along that arrived before others.
         return False
-    # Rows are counted by how late they are, but not again in a replay.
+    # Where event time counts, rows are counted by how late they are, but not again in a replay.
     return first.reached is None or first.settled is following.settled

@@ -10,6 +10,9 @@ Clock: TypeAlias = Literal["event", "processing"]
 END_OF_TIME = 2**63 - 1
 """Later than every timer, in microseconds since the Unix epoch."""
 
+BEGINNING = -(2**62)
+"""The event time that is reached while no watermark has arrived: no later than any row."""
+
 
 class TimersDue(NamedTuple):
     """The timers up to a time fire.

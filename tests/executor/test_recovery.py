@@ -25,9 +25,9 @@ SHARDS = 4
 HOME, NEAR, FAR = 0, 1, 2
 
 
-def make(cores, **limits):
+def make(cores, clocks=(), **limits):
     return ElasticExecutor(
-        ME, KeySpace(1, SHARDS), HOME, cores, [SOURCE], limits=ExecutorLimits(patience=0.0, **limits)
+        ME, KeySpace(1, SHARDS), HOME, cores, [SOURCE], limits=ExecutorLimits(patience=0.0, **limits), clocks=clocks
     )
 
 
@@ -103,6 +103,22 @@ def test_replay_omits_flushed_rows_and_outputs_that_have_left():
     lose(executor, NEAR)
     assert processed(executor, 0) == [[(5, True), (9, True)], [(13, False)], [(17, False)]]
     assert executor.assignment()[0].tolist() == [0] * SHARDS
+
+
+def test_rows_that_were_counted_are_replayed_by_themselves_where_event_time_counts():
+    executor = make({HOME: 1, NEAR: 1}, clocks={"event"})
+    [settled] = send(executor, 1, 5)
+    settle(executor, 1, settled)
+    [emitted] = send(executor, 1, 9)
+    assert executor.links.leaves(m.Outputs(1, emitted, ()))
+    lose(executor, NEAR)
+    counted = []
+    while (taken := executor.take(0)) is not None:
+        number, work = taken
+        batch = work.batch()
+        counted.append((batch.rows["key"].to_pylist(), batch.settled))
+        executor.done(0, number, 0.001, 2.0)
+    assert counted == [([5], True), ([9], False)]
 
 
 def test_replayed_rows_count_once_and_release_their_credit_once():

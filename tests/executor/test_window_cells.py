@@ -22,7 +22,6 @@ from dask_elastic.state import KeyedStore
 from dask_elastic.testing import run
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
-from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor.piece import Block, Receipt, sorted_block
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
-from dask_elastic.vocab.state_record import END_OF_TIME, Clock, StateRecord, TimersDue
+from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, Clock, StateRecord, TimersDue
 
 INPUT_SCHEMA = b"dask_elastic.input_schema"
 """In the metadata of a record's rows: the executor's input schema, which remote tasks without rows do not know."""
@@ -78,6 +78,12 @@ class StateRecords:
         self._rows = pa.record_batch({"shard": pa.array(np.arange(space.shards, dtype=np.int32))})
         self._sorted: tuple[ShardTable, Block] | None = None
         self._ticks: deque[Receipt] = deque()
+
+    def stamp(self, event_time: int | None) -> int | None:
+        """Return the event time for batches that arrive now, given that of the last record; None without that clock."""
+        if "event" not in self.clocks:
+            return None
+        return BEGINNING if event_time is None else event_time
 
     def reached(self, event_time: int | None) -> StateRecord | None:
         """Return the record for an event time that the inputs have reached; None if it fires no timer."""

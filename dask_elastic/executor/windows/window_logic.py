@@ -29,7 +29,6 @@ from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import (
-    MOST,
     REVISION,
     WINDOW_END,
     WINDOW_START,
@@ -41,9 +40,7 @@ from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.row_counts import RowCounts
-
-BEGINNING = -MOST
-"""The event time reached while no watermark has arrived."""
+from dask_elastic.vocab.state_record import BEGINNING
 
 
 class WindowLogic:
