@@ -18,6 +18,7 @@ ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in r
 METRICS = {
     "throughput", "customer_rows", "sojourn", "bytes_in", "bytes_out", "bound",
     "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
+    "on_time", "corrected", "late", "outside", "untimed",
     "state_bytes", "state_on_disk", "rows", "moves", "moves_across", "pending_bytes", "recovered", "refused",
     "recovery_p50", "recovery_p99", "event_time", "busy", "backpressured",
 }  # fmt: skip
