@@ -44,11 +44,13 @@ SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
 
-# Sinks killed at every step of their commit, then jobs whose workers are killed and suspended: make faults KILLS=600 SEED=1000
+# Sinks killed at every step of their commit, Spark's processes at every step of an epoch, then jobs whose workers are
+# killed and suspended: make faults KILLS=600 SEED=1000
 KILLS ?= 60
 SEED ?= 1
 faults: $(VENV)/.test
 	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q tests/cluster/durability/test_sink_crashes.py
+	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q tests/spark/test_killed_driver.py tests/spark/test_lost_executor.py
 	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
 	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kills tests/cluster/durability/test_durable_inputs.py
 

@@ -1,4 +1,7 @@
-"""Run by `test_lost_executor`: Spark's local-cluster sends rows by handoff and by a query, and loses executors."""
+"""Run by `test_lost_executor`: Spark's local-cluster sends rows by handoff and by a query, and loses executors.
+
+The first job has no checkpoints; the second one does, so that the tasks of its writers wait for durable storage.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,11 @@ def kill_once(mark: str):
     return work
 
 
-def write_by_handoff(spark, job, folder: Path) -> None:
+def write_by_handoff(spark, job, folder: Path, end: bool) -> None:
     """Send the first rows as epoch 0 by `handoff`."""
     frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id")
-    handoff(frame.mapInArrow(kill_once(str(folder / "killed-by-handoff")), frame.schema), 0, job, query="q")
+    mark = folder / f"killed-by-handoff-to-{job.name}"
+    handoff(frame.mapInArrow(kill_once(str(mark)), frame.schema), 0, job, query="q", end=end)
 
 
 def write_by_query(spark, job, folder: Path) -> None:
@@ -61,21 +65,34 @@ def write_by_query(spark, job, folder: Path) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+def submitted(spark, client, name: str, **options) -> de.Job:
+    """Submit a job that counts each number."""
+    topology = de.Topology(name)
+    ids = topology.source("ids", de.sources.Spark(spark.range(1).schema, parallel=2))
+    ids.key_by("id").compute({"times": de.aggregate.Count()}, name="per_id")
+    return de.submit(topology, client, **options)
+
+
+def report(job, folder: Path) -> None:
+    """Wait until a job has ended, and print what it has counted and how many executors were lost so far."""
+    job.wait(100, progress=False)
+    state = job.state("per_id").to_pandas()
+    lost = len({mark.read_text() for mark in folder.glob("killed-*")})
+    print(f"{job.name}: {state['times'].sum()} rows, {state['id'].nunique()} different, {lost} executors lost")
+
+
 def main(folder: Path) -> None:
     config = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
     spark = session("lost-executor", master="local-cluster[2,1,512]", config=config)
     register(spark)
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
-        topology = de.Topology("lost")
-        ids = topology.source("ids", de.sources.Spark(spark.range(1).schema, parallel=2))
-        ids.key_by("id").compute({"times": de.aggregate.Count()}, name="per_id")
-        job = de.submit(topology, client)
-        write_by_handoff(spark, job, folder)
+        job = submitted(spark, client, "plain")
+        write_by_handoff(spark, job, folder, end=True)
+        report(job, folder)
+        job = submitted(spark, client, "durable", checkpoint=folder / "checkpoints", checkpoint_interval="500ms")
+        write_by_handoff(spark, job, folder, end=False)
         write_by_query(spark, job, folder)
-        job.wait(100, progress=False)
-        state = job.state("per_id").to_pandas()
-        lost = len({mark.read_text() for mark in folder.glob("killed-*")})
-        print(f"{state['times'].sum()} rows, {state['id'].nunique()} different, {lost} executors lost")
+        report(job, folder)
     spark.stop()
 
 

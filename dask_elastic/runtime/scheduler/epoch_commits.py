@@ -296,9 +296,13 @@ class EpochCommits:
     def forget(self, job: str) -> None:
         """Drop the ledgers and queues of a job."""
         for key in [key for key in self._commits if key[0] == job]:
-            for instance, copies in enumerate(self._commits.pop(key).copies):
-                copies.clear()
-                self._queues.release(name=queue_name(*key, instance), client=None)
+            self._release(key)
+
+    def _release(self, key: tuple[str, str]) -> None:
+        """Forget the commits of a source, and release its queues."""
+        for instance, copies in enumerate(self._commits.pop(key).copies):
+            copies.clear()
+            self._queues.release(name=queue_name(*key, instance), client=None)
 
     # which source
 
@@ -337,12 +341,13 @@ class EpochCommits:
         return SourceCommits(source, generation, ledger, None, limit, self._copies(record, source, limit, ledger))
 
     def _copies(self, record: JobRecord, source: str, limit: int, ledger: EpochLedger) -> list[EpochCopies]:
-        """Return the Dask queue of each instance; created once, a later generation continues it."""
+        """Create the Dask queue of each instance, in place of those of an earlier ledger."""
         made = []
+        if (record.name, source) in self._commits:
+            self._release((record.name, source))
         for instance in range(ledger.instances):
             name = queue_name(record.name, source, instance)
-            if (record.name, source) not in self._commits:
-                self._queues.create(name=name, client=None, maxsize=limit)
+            self._queues.create(name=name, client=None, maxsize=limit)
             queue = self._queues.queues[name]
             made.append(EpochCopies(queue, ledger, record.name, source, record.spec.run, instance))
         return made

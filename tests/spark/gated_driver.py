@@ -1,0 +1,106 @@
+"""Run by `test_killed_driver`: a driver of Spark whose queries stop at certain steps of an epoch until they are killed.
+
+Takes a folder with the file `plan.json`, and the name of this driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from dask_elastic.spark import register, session
+from dask_elastic.spark.data_source import DaskElasticSource, StreamWriter
+
+GATED = 1
+"""The epoch that stops."""
+
+FOLDER = Path(sys.argv[1])
+NAME = sys.argv[2]
+
+CONFIG = {
+    # Each file is a partition.
+    "spark.sql.files.openCostInBytes": "128m",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    # Code that runs for seconds only.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def stop_at(folder: Path, point: str) -> None:
+    """Note that a point is reached, and wait until the test goes on; the second time, do nothing."""
+    reached = folder / f"{point}.reached"
+    if reached.exists():
+        return
+    reached.touch()
+    parent = os.getppid()
+    while not (folder / "released").exists() and os.getppid() == parent:
+        time.sleep(0.02)
+
+
+def gated_task(folder: Path, first: int):
+    """Return a function on batches that stops the second partition of the epoch that begins with a value."""
+
+    def work(batches):
+        from pyspark import TaskContext
+
+        for batch in batches:
+            if TaskContext.get().partitionId() == 1 and batch["v"][0].as_py() >= first:
+                stop_at(folder, "staging")
+            yield batch
+
+    return work
+
+
+class GatedWriter(StreamWriter):
+    """Stops between the answer of Dask's scheduler and Spark's own log of the commit."""
+
+    def commit(self, messages, batchId):  # noqa: N803
+        super().commit(messages, batchId)
+        if self.target.source == "answered" and batchId == GATED:
+            stop_at(FOLDER, "answered")
+
+
+class GatedSource(DaskElasticSource):
+    """The data source of dask_elastic, with such a writer."""
+
+    def streamWriter(self, schema, overwrite):  # noqa: N802
+        return GatedWriter(super().streamWriter(schema, overwrite).target)
+
+
+def wait_for(name: str) -> None:
+    """Wait until the test creates a file."""
+    while not (FOLDER / name).exists():
+        time.sleep(0.02)
+
+
+def main() -> None:
+    """Run a query into each source of the job, until all files are read."""
+    plan = json.loads((FOLDER / "plan.json").read_text())
+    spark = session(NAME, master=plan["master"], config=CONFIG)
+    register(spark)
+    spark.dataSource.register(GatedSource)
+    wait_for(f"{NAME}.starts")
+    queries = []
+    for point, options in plan["options"].items():
+        stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", plan["files"])
+        rows = stream.json(str(FOLDER / point / "files"))
+        if point == "staging":
+            rows = rows.mapInArrow(gated_task(FOLDER, plan["first"]), rows.schema)
+        writer = rows.writeStream.format("dask_elastic").options(**options)
+        writer = writer.option("checkpointLocation", str(FOLDER / point / "checkpoint"))
+        queries.append(writer.trigger(processingTime="20 milliseconds").start())
+    wait_for("all-arrived")
+    for query in queries:
+        query.processAllAvailable()
+    for query in queries:
+        query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
