@@ -260,7 +260,8 @@ def test_driver_killed_between_the_steps_of_an_epoch(client, drivers, monkeypatc
     kill_at_the_steps(client, drivers, steps, "driver", monkeypatch, wait_until)
 
 
-@pytest.mark.skipif(not EVERY, reason="each takes a driver of Spark: make faults")
-@pytest.mark.parametrize("victim", ["executors", "dask worker"])
-def test_executors_or_dask_worker_killed_between_the_steps(own_client, drivers, monkeypatch, wait_until, victim):
-    kill_at_the_steps(own_client, drivers, STEPS, victim, monkeypatch, wait_until)
+if EVERY:
+
+    @pytest.mark.parametrize("victim", ["executors", "dask worker"])
+    def test_executors_or_dask_worker_killed_between_the_steps(own_client, drivers, monkeypatch, wait_until, victim):
+        kill_at_the_steps(own_client, drivers, STEPS, victim, monkeypatch, wait_until)
