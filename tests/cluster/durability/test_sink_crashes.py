@@ -20,7 +20,7 @@ import pytest
 from distributed import Client
 
 import dask_elastic as de
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.errors import NodeLost, NoWorkers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "connectors"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -38,6 +38,8 @@ ROWS = numbered_rows(12_000, keys=50)
 RATE = 6_000
 EVERY_POINT = bool(os.environ.get("DASK_ELASTIC_EVERY_CRASH"))
 """Whether to kill each sink at every point, not at one of them only."""
+SECONDS = 500 if EVERY_POINT else 180
+"""Each kill restarts all jobs."""
 
 
 class Kind:
@@ -141,7 +143,7 @@ class DaskQueue(Kind):
         self.reading.start()
 
     def read(self):
-        self.reading.join(180)
+        self.reading.join(SECONDS)
         assert not self.reading.is_alive()
         places = [(numbers["generation"], numbers["batch"]) for numbers, _ in self.batches]
         assert len({*places}) == len(places), "a batch was read twice"
@@ -169,10 +171,10 @@ CASES = [(kind, point) for kind in KINDS for point in (AT_ONCE.get(kind, POINTS)
 
 
 def submitted(topology, client, options):
-    """Submit a job; return None if a worker dies at this moment, in the midst of a commit of another job."""
+    """Submit a job; return None if workers are dying at this moment, in the midst of commits of other jobs."""
     try:
         return de.submit(topology, client, **options)
-    except NodeLost:
+    except (NodeLost, NoWorkers):
         return None
 
 
@@ -202,7 +204,7 @@ def test_process_dies_in_the_midst_of_a_commit(small_cluster, wait_until, tmp_pa
             made.follow(client, crashing, wait_until)
         try:
             for made, mark, what, job in jobs:
-                job.wait(180, progress=False)
+                job.wait(SECONDS, progress=False)
                 assert mark.exists(), f"{what}: no process died"
                 assert job._describe().checkpoints.restarts > 0, what
                 found = read_rows(made)
