@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,15 +29,16 @@ class Found(NamedTuple):
     values: list[Column]
 
 
-class SlotSearch:
+class SlotSearch(ABC):
     """Reads and removes those of a task's slots that match; see `Session`, which has these methods."""
 
     task: int
     gate: Lock
     _store: SharedStore
 
+    @abstractmethod
     def _require_open(self) -> None:
-        raise NotImplementedError
+        """Raise `StateError` if the session is closed."""
 
     def read(self, matching: Matching, shards: Mask) -> Found:
         """Return the slots that match, among those with state in shards that this task owns, with all values.

@@ -11,19 +11,16 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.arrivals import judge, written
 from dask_elastic.executor.joins.due_rows import Mask
-from dask_elastic.executor.joins.join_results import JoinResults, has_ties, in_order, in_parts
-from dask_elastic.executor.joins.row_buffer import OF_NEWEST, RowBuffer
+from dask_elastic.executor.joins.join_logic import JoinLogic
+from dask_elastic.executor.joins.join_results import has_ties, in_order, in_parts
+from dask_elastic.executor.joins.row_buffer import OF_NEWEST
 from dask_elastic.executor.joins.sorted_rows import Times
-from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.joins.layout import CHECK, HASH, KIND, NEWEST, NUMBER, TIME, JoinLayout
+from dask_elastic.state.joins.layout import CHECK, HASH, KIND, NEWEST, NUMBER, TIME
 from dask_elastic.state.key_table import distinct_keys
-from dask_elastic.state.session import Session
 from dask_elastic.state.slots import LIVE, Column, SlotArrays
-from dask_elastic.state.store import KeyedStore
-from dask_elastic.topology.joins.joining import LEFT, RIGHT, Joining
-from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.vocab.batch import Batch
 
@@ -67,31 +64,12 @@ class _Prepared(NamedTuple):
     written_to: Slots
 
 
-class AsOfJoin:
+class AsOfJoin(JoinLogic):
     """A join of each left row with the newest right row that is not later, for one task.
 
     Once a watermark has passed the times of rows, they are removed: each left row is joined, and of the right rows the
     newest of each key stays. So the state has one row per key of the right side, and the rows that wait.
-
-    Parameters
-    ----------
-    operator : Compute
-        The join.
-    store : KeyedStore
-        The state of the executor in this process.
-    session : Session
-        The task's session with the store.
-    space : KeySpace
-        The component's key space.
     """
-
-    def __init__(self, operator: Compute, store: KeyedStore, session: Session, space: KeySpace):
-        assert operator.join is not None
-        self.joining: Joining = operator.join
-        self.name = operator.name
-        self.layout = JoinLayout(self.joining)
-        self.buffer = RowBuffer(self.layout, store, session, space)
-        self.results = JoinResults(self.joining)
 
     def process(
         self,

@@ -7,16 +7,12 @@ import pyarrow as pa
 
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.arrivals import Arrivals, Judged, judge, written
-from dask_elastic.executor.joins.join_results import JoinResults, in_order, in_parts
-from dask_elastic.executor.joins.row_buffer import RowBuffer
-from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.executor.joins.join_logic import JoinLogic
+from dask_elastic.executor.joins.join_results import in_order, in_parts
 from dask_elastic.state.index import Slots
-from dask_elastic.state.joins.layout import CHECK, HASH, KIND, MATCHED, NUMBER, TIME, JoinLayout
-from dask_elastic.state.session import Session
+from dask_elastic.state.joins.layout import CHECK, HASH, KIND, MATCHED, NUMBER, TIME
 from dask_elastic.state.slots import Column, SlotArrays
-from dask_elastic.state.store import KeyedStore
-from dask_elastic.topology.joins.joining import LEFT, RIGHT, Joining
-from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.vocab.batch import Batch
 
@@ -27,31 +23,12 @@ Found = tuple[Slots, list[Column]]
 """Some pairs: the position of the arrived row of each, and the fields of the buffered one."""
 
 
-class IntervalJoin:
+class IntervalJoin(JoinLogic):
     """A join whose rows match if their times are within bounds, for one task; not shared between threads.
 
     A pair is found by the row that is processed last, so that the results do not depend on how rows are divided into
     batches.
-
-    Parameters
-    ----------
-    operator : Compute
-        The join.
-    store : KeyedStore
-        The state of the executor in this process.
-    session : Session
-        The task's session with the store.
-    space : KeySpace
-        The component's key space.
     """
-
-    def __init__(self, operator: Compute, store: KeyedStore, session: Session, space: KeySpace):
-        assert operator.join is not None
-        self.joining: Joining = operator.join
-        self.name = operator.name
-        self.layout = JoinLayout(self.joining)
-        self.buffer = RowBuffer(self.layout, store, session, space)
-        self.results = JoinResults(self.joining)
 
     def process(
         self,
