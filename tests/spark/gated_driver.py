@@ -17,9 +17,6 @@ from dask_elastic.spark.data_source import DaskElasticSource, StreamWriter
 GATED = 1
 """The epoch that stops."""
 
-FOLDER = Path(sys.argv[1])
-NAME = sys.argv[2]
-
 CONFIG = {
     # Each file is a partition.
     "spark.sql.files.openCostInBytes": "128m",
@@ -59,10 +56,13 @@ def gated_task(folder: Path, first: int):
 class GatedWriter(StreamWriter):
     """Stops between the answer of Dask's scheduler and Spark's own log of the commit."""
 
+    folder: Path
+    """The folder of the test, set by `main`."""
+
     def commit(self, messages, batchId):  # noqa: N803
         super().commit(messages, batchId)
         if self.target.source == "answered" and batchId == GATED:
-            stop_at(FOLDER, "answered")
+            stop_at(self.folder, "answered")
 
 
 class GatedSource(DaskElasticSource):
@@ -72,29 +72,31 @@ class GatedSource(DaskElasticSource):
         return GatedWriter(super().streamWriter(schema, overwrite).target)
 
 
-def wait_for(name: str) -> None:
+def wait_for(file: Path) -> None:
     """Wait until the test creates a file."""
-    while not (FOLDER / name).exists():
+    while not file.exists():
         time.sleep(0.02)
 
 
-def main() -> None:
+def main(folder: Path, name: str) -> None:
     """Run a query into each source of the job, until all files are read."""
-    plan = json.loads((FOLDER / "plan.json").read_text())
-    spark = session(NAME, master=plan["master"], config=CONFIG)
+    plan = json.loads((folder / "plan.json").read_text())
+    spark = session(name, master=plan["master"], config=CONFIG)
     register(spark)
+    # Before Spark pickles the class.
+    GatedWriter.folder = folder
     spark.dataSource.register(GatedSource)
-    wait_for(f"{NAME}.starts")
+    wait_for(folder / f"{name}.starts")
     queries = []
     for point, options in plan["options"].items():
         stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", plan["files"])
-        rows = stream.json(str(FOLDER / point / "files"))
+        rows = stream.json(str(folder / point / "files"))
         if point == "staging":
-            rows = rows.mapInArrow(gated_task(FOLDER, plan["first"]), rows.schema)
+            rows = rows.mapInArrow(gated_task(folder, plan["first"]), rows.schema)
         writer = rows.writeStream.format("dask_elastic").options(**options)
-        writer = writer.option("checkpointLocation", str(FOLDER / point / "checkpoint"))
+        writer = writer.option("checkpointLocation", str(folder / point / "checkpoint"))
         queries.append(writer.trigger(processingTime="20 milliseconds").start())
-    wait_for("all-arrived")
+    wait_for(folder / "all-arrived")
     for query in queries:
         query.processAllAvailable()
     for query in queries:
@@ -103,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), sys.argv[2])
