@@ -196,7 +196,7 @@ class JobHealth:
 
     def _failed_part(self, record: JobRecord, error: bytes) -> None:
         """Restart a job of which a part has lost a home, if it takes checkpoints; fail it because of other errors."""
-        loss = _loss(error) if self.restarts.can(record) else None
+        loss = _loss(error, self.restarts.forgives(record)) if self.restarts.can(record) else None
         if loss is None:
             self.fail(record, error)
         else:
@@ -218,7 +218,8 @@ class JobHealth:
         for record in self.membership.lost(address):
             if record.needs(address):
                 logger.error("job %r lost worker %s", record.name, address)
-                if (suspect := record.suspects.get(record.spec.nodes.index(address))) is not None:
+                suspect = record.suspects.get(record.spec.nodes.index(address))
+                if suspect is not None and not self.restarts.forgives(record):
                     self.fail(record, dump_error(PoisonBatch(suspect.operator, suspect.batch)))
                 self._lose(record, address, "has left the cluster")
             else:
@@ -263,10 +264,12 @@ class JobHealth:
             self.fail(record, dump_error(NodeLost(f"{what} {LOST_HOME}")))
 
 
-def _loss(error: bytes) -> NodeLost | None:
+def _loss(error: bytes, forgiving: bool) -> NodeLost | None:
     """Return an error if it is the loss of a node; the scheduler may lack the classes of others."""
     try:
         found = load_error(error)
     except Exception:  # loading an object of user code may raise any exception
         return None
+    if forgiving and isinstance(found, PoisonBatch):
+        return NodeLost(str(found))
     return found if isinstance(found, NodeLost) else None

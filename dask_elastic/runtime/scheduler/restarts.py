@@ -71,6 +71,14 @@ class Restarts:
         """Return whether a job survives the loss of a home."""
         return record.live and record.checkpoints is not None and record.submitted is not None
 
+    @classmethod
+    def forgives(cls, record: JobRecord) -> bool:
+        """Return whether a job restarts although two workers died with the same rows, perhaps of another cause.
+
+        Rows that kill their process do so again, before there is a new checkpoint.
+        """
+        return cls.can(record) and record.checkpoints is not None and record.checkpoints.attempts == 0
+
     async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> ElasticError | None:
         """Restart a job, several times if need be.
 

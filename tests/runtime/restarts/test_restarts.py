@@ -13,9 +13,10 @@ from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import error_text
+from dask_elastic.runtime.protocol.remote_errors import dump_error, error_text, load_error
+from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.vocab.errors import CheckpointCorrupt, NodeLost, UnknownJob
+from dask_elastic.vocab.errors import CheckpointCorrupt, NodeLost, PoisonBatch, UnknownJob
 
 A, B, C = (f"tcp://192.0.2.{number}:8000" for number in (1, 2, 3))
 """Addresses of another machine: only their leases tell whether processes there have ended."""
@@ -76,6 +77,41 @@ def test_job_restarts_at_once_if_all_workers_confirm_the_end(fake, workers, tmp_
         async with asyncio.timeout(20):
             assert await coordinator.restarts.restart(record, LOST) is None
         assert record.spec.generation == FIRST + 1
+
+    asyncio.run(run())
+
+
+def test_rows_are_blamed_for_the_death_of_two_workers_only_if_it_happens_again_after_a_restart(fake, workers, tmp_path):
+    """Two workers may also die together of another cause."""
+
+    async def die(coordinator, record, address):
+        suspects = (SuspectBatch("op0", 5),)
+        await coordinator.health.suspects(Suspects(*record.generation_id, 0, 1, suspects, record.spec.incarnation))
+        coordinator.node_lost(address)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        await die(coordinator, record, A)
+        await until(lambda: record.spec.generation == FIRST + 1)
+        await until(lambda: record.status is Status.RUNNING)
+        await die(coordinator, record, record.spec.nodes[0])
+        with pytest.raises(PoisonBatch):
+            raise load_error(record.error)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_guests_that_die_of_the_same_rows_restart_a_job_once(fake, workers, tmp_path, attempts):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        record.checkpoints.attempts = attempts
+        failure = fake.empty_report(complete=False, error=dump_error(PoisonBatch("op0", 5)))
+        await coordinator.health.report(fake.report_call(record, 0, failure))
+        if attempts:
+            assert record.status is Status.FAILED
+        else:
+            await until(lambda: record.spec.generation == FIRST + 1)
 
     asyncio.run(run())
 
