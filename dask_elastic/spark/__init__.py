@@ -1,4 +1,4 @@
-"""Spark: start a session, prepare recordings, and send the rows of batches and streaming queries to a running job.
+"""Spark: start a session, prepare recordings, send rows of batches and queries to a running job, project costs.
 
 Each name is imported when it is used first: Spark's Python workers need few modules, and each worker imports its own.
 """
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_elastic.spark.epoch_handoff import drain, handoff, into, register
     from dask_elastic.spark.failure import SparkFailed
+    from dask_elastic.spark.spark_chain import projected_costs
     from dask_elastic.spark.spark_session import session
 
-__all__ = ["SparkFailed", "drain", "handoff", "into", "register", "session"]
+__all__ = ["SparkFailed", "drain", "handoff", "into", "projected_costs", "register", "session"]
 
 _DEFINED_IN = {
     "SparkFailed": "failure",
     "drain": "epoch_handoff",
     "handoff": "epoch_handoff",
     "into": "epoch_handoff",
+    "projected_costs": "spark_chain",
     "register": "epoch_handoff",
     "session": "spark_session",
 }

@@ -3,8 +3,7 @@
 Goal
     The projected costs of tens of thousands of partitionings in seconds, exact to a millionth.
 Heuristic
-    None. Dominated partitionings are no targets; few targets remain for each source, and the iteration runs over these
-    only.
+    None.
 Not done
     Loads that change from migration to migration: those of the mean hour count.
 
@@ -16,21 +15,22 @@ which assumes knowledge of the future.
 
     C[P] = Σ_n′ M[n, n′] · min over P′ with n′ intervals of (c(P, P′) + γ C[P′])
 
-Why some P′ can be dropped: migrating from P″ to P′ first bounds its cost, C[P″] ≤ c(P″, P′) + C[P′]. So if P″ lies on
-the way, c(P, P″) + c(P″, P′) = c(P, P′), then P″ is at least as good a target.
+`dask_elastic.planning.intervals.decisions` says which P′ need not be considered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dask_elastic.planning.checked_arrays import Floats, Ints
+from dask_elastic.planning.checked_arrays import Floats
+from dask_elastic.planning.intervals.decisions import Decisions, Policy, Space
 from dask_elastic.planning.intervals.load_limit import check_feasible, checked_tau
-from dask_elastic.planning.intervals.partitionings import Partitionings, dominated, partitionings, rounding
+from dask_elastic.planning.intervals.partitionings import partitionings
 from dask_elastic.planning.intervals.plan import checked_tasks
 from dask_elastic.planning.intervals.projected_costs import ProjectedCosts, ProjectedGroup
 from dask_elastic.planning.intervals.transition_matrix import checked_matrix
@@ -39,6 +39,66 @@ from dask_elastic.vocab.numbers import is_number
 
 Progress = Callable[[int, int], None]
 _ROUNDS = 20
+
+
+class Chain(Protocol):
+    """Decisions over all partitionings, wherever they are kept."""
+
+    @property
+    def states(self) -> int:
+        """The number of partitionings."""
+
+    def renewed(self, values: Floats, discount: float) -> Floats:
+        """Return the cost of each partitioning one migration before `values`."""
+
+    def chosen(self, values: NDArray[Any], discount: float) -> tuple[NDArray[Any], Policy]:
+        """Return the same in the precision of `values`, and the decisions that lead there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """What is to be projected, checked: see `projected_costs` for the parameters."""
+
+    space: Space
+    tasks: int
+    tau: float
+    discount: float
+    allow_empty: bool
+    tolerance: float
+
+    @classmethod
+    def of(
+        cls,
+        load: ArrayLike,
+        state_bytes: ArrayLike,
+        matrix: Mapping[int, Mapping[int, float]],
+        tau: float,
+        discount: float,
+        allow_empty: bool,
+        tolerance: float,
+    ) -> Projection:
+        """Check the arguments of `projected_costs`, and list the partitionings."""
+        loads, state = checked_tasks(load, state_bytes)
+        rows = checked_matrix(matrix)
+        if not (is_number(discount) and 0 <= discount < 1):
+            raise PlanningError(f"discount is {discount!r}: give 0 or more, and less than 1, or costs have no bound.")
+        if not (is_number(tolerance) and tolerance > 0):
+            raise PlanningError(f"tolerance is {tolerance!r}: give more than 0.")
+        for nodes in rows:
+            check_feasible(loads, nodes, checked_tau(tau), allow_empty)
+        found = {nodes: partitionings(loads, nodes, tau, allow_empty) for nodes in rows}
+        space = Space(state, rows, found)
+        return cls(space, len(loads), float(tau), float(discount), allow_empty, float(tolerance))
+
+    def solved(self, chain: Chain) -> ProjectedCosts:
+        """Return the projected costs by the decisions of the space."""
+        values = _solved(chain, self.discount, self.tolerance)
+        groups, start = [], 0
+        for nodes, parts in self.space.found.items():
+            for part in parts:
+                groups.append(ProjectedGroup(nodes, part, values[start : start + len(part)]))
+                start += len(part)
+        return ProjectedCosts(self.tasks, self.tau, self.discount, self.allow_empty, tuple(groups))
 
 
 def projected_costs(
@@ -99,135 +159,88 @@ def projected_costs(
     >>> round(costs.cost([4]), 6), round(costs.cost([2, 2]), 6)
     (4.0, 4.0)
     """
-    loads, state = checked_tasks(load, state_bytes)
-    rows = checked_matrix(matrix)
-    if not (is_number(discount) and 0 <= discount < 1):
-        raise PlanningError(f"discount is {discount!r}: give 0 or more, and less than 1, or costs have no bound.")
-    if not (is_number(tolerance) and tolerance > 0):
-        raise PlanningError(f"tolerance is {tolerance!r}: give more than 0.")
-    for nodes in rows:
-        check_feasible(loads, nodes, checked_tau(tau), allow_empty)
-    found = {nodes: partitionings(loads, nodes, tau, allow_empty) for nodes in rows}
-    chain = _Chain.of(state, rows, found, progress)
-    values = chain.solve(float(discount), float(tolerance))
+    projection = Projection.of(load, state_bytes, matrix, tau, discount, allow_empty, tolerance)
+    found = projection.solved(_LocalChain.of(projection.space, progress))
     if progress is not None:
-        progress(len(values), len(values))
-    groups, start = [], 0
-    for nodes, parts in found.items():
-        for part in parts:
-            groups.append(ProjectedGroup(nodes, part, values[start : start + len(part)]))
-            start += len(part)
-    return ProjectedCosts(len(loads), float(tau), float(discount), allow_empty, tuple(groups))
+        progress(len(found), len(found))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
-class _Chain:
-    """The decisions: one for each partitioning and possible next number of nodes, with its targets.
-
-    `cost` and `target` hold all targets, grouped by decision, with the first of each at `first`; `source` and `share`
-    are the partitioning and the probability of each decision.
-    """
+class _LocalChain:
+    """The decisions in the memory of this process."""
 
     states: int
-    cost: Floats
-    target: Ints
-    first: Ints
-    source: Ints
-    share: Floats
+    decisions: Decisions
 
     @classmethod
-    def of(
-        cls,
-        state: Floats,
-        rows: Mapping[int, Mapping[int, float]],
-        found: Mapping[int, list[Partitionings]],
-        progress: Progress | None,
-    ) -> _Chain:
-        offset, states = {}, 0
-        for nodes, parts in found.items():
-            offset[nodes] = states
-            states += sum(len(part) for part in parts)
-        pieces, done = [], 0
-        size = min(part.block for parts in found.values() for part in parts)
-        for nodes, parts in found.items():
-            for part in parts:
-                for begin in range(0, len(part), size):
-                    sources = part.bounds[begin : begin + size]
-                    for after, share in rows[nodes].items():
-                        costs, targets, counts = _targets(state, sources, found[after])
-                        index = np.arange(done, done + len(sources))
-                        pieces.append((costs, targets + offset[after], counts, index, np.full(len(sources), share)))
-                    done += len(sources)
-                    if progress is not None and done < states:
-                        progress(done, states)
-        columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-        first = np.cumsum(columns[2]) - columns[2]
-        return cls(states, columns[0], columns[1], first, columns[3], columns[4])
+    def of(cls, space: Space, progress: Progress | None) -> _LocalChain:
+        pieces = []
+        for block, end in enumerate((space.blocks[:, 4] + space.blocks[:, 3] - space.blocks[:, 2]).tolist()):
+            pieces.append(space.decisions(block))
+            if progress is not None and end < space.states:
+                progress(end, space.states)
+        return cls(space.states, Decisions.joined(pieces))
 
-    def solve(self, discount: float, tolerance: float) -> Floats:
-        """Return the cost of every partitioning."""
-        values = self._iterated(discount, tolerance)
-        # A few rounding errors of the largest cost, summed over all time.
-        if 8 * np.finfo(np.float64).eps * float(values.max()) <= tolerance * (1 - discount):
-            return values
-        return self._refined(values, discount, tolerance)
+    def renewed(self, values: Floats, discount: float) -> Floats:
+        return self.decisions.renewed(values, discount, 0, self.states)
 
-    def _iterated(self, discount: float, tolerance: float) -> Floats:
-        """Return the costs as exactly as the iteration in doubles allows."""
-        values: Floats = np.zeros(self.states)
-        ahead = discount / (1 - discount)
-        apart = np.inf
-        while True:
-            best = np.minimum.reduceat(self.cost + discount * values[self.target], self.first)
-            renewed = np.bincount(self.source, self.share * best, minlength=self.states).astype(np.float64)
-            change = renewed - values
-            low, high = ahead * float(change.min()), ahead * float(change.max())
-            # The gap of the bounds shrinks by a factor of γ at least, until rounding errors dominate.
-            if high - low <= tolerance or high - low >= apart:
-                return np.asarray(renewed + (low + high) / 2)
-            apart = high - low
-            # The bounds hold for any values; small ones, such as differences of costs, have the least rounding errors.
-            values = renewed - renewed.min()
-
-    def _refined(self, values: Floats, discount: float, tolerance: float) -> Floats:
-        """Return the costs without rounding errors, by evaluating and improving policies in turn."""
-        exact = values.astype(np.longdouble)
-        ahead = discount / (1 - discount)
-        for _ in range(_ROUNDS):
-            options = self.cost + np.longdouble(discount) * exact[self.target]
-            best = np.minimum.reduceat(options, self.first)
-            renewed = np.zeros_like(exact)
-            np.add.at(renewed, self.source, self.share * best)
-            change = renewed - exact
-            if ahead * float(change.max() - change.min()) <= tolerance / 100:
-                break
-            hits = np.flatnonzero(options == np.repeat(best, np.diff(self.first, append=len(options))))
-            chosen = hits[np.searchsorted(hits, self.first)]
-            exact = exact + self._evaluated(self.target[chosen], change.astype(np.float64), discount)
-        middle = ahead * (change.max() + change.min()) / 2
-        result: Floats = (renewed + middle).astype(np.float64)
-        return result
-
-    def _evaluated(self, target: Ints, once: Floats, discount: float) -> Floats:
-        """Return the discounted total cost of a policy that costs `once` per step; nearly exact for small numbers."""
-        values = once
-        ahead = discount / (1 - discount)
-        apart = np.inf
-        while True:
-            following = np.bincount(self.source, self.share * values[target], minlength=self.states)
-            renewed = once + discount * following
-            change = renewed - values
-            low, high = ahead * float(change.min()), ahead * float(change.max())
-            if high - low <= 1e-3 * float(np.abs(once).max()) or high - low >= apart:
-                return np.asarray(renewed + (low + high) / 2)
-            apart = high - low
-            values = renewed
+    def chosen(self, values: NDArray[Any], discount: float) -> tuple[NDArray[Any], Policy]:
+        return self.decisions.chosen(values, discount, 0, self.states)
 
 
-def _targets(state: Floats, sources: Ints, found: list[Partitionings]) -> tuple[Floats, Ints, Ints]:
-    """Return costs and numbers of the targets that are not dominated, by source, and their count per source."""
-    tables = [part.costs(state, sources) for part in found]
-    worse = [dominated(part, state, table, rounding(state)) for part, table in zip(found, tables, strict=True)]
-    costs, keep = np.concatenate(tables).T, ~np.concatenate(worse).T
-    target: Ints = np.nonzero(keep)[1].astype(np.int64)
-    return costs[keep], target, keep.sum(axis=1)
+def _solved(chain: Chain, discount: float, tolerance: float) -> Floats:
+    """Return the cost of every partitioning."""
+    values = _iterated(chain, discount, tolerance)
+    # A few rounding errors of the largest cost, summed over all time.
+    if 8 * np.finfo(np.float64).eps * float(values.max()) <= tolerance * (1 - discount):
+        return values
+    return _refined(chain, values, discount, tolerance)
+
+
+def _iterated(chain: Chain, discount: float, tolerance: float) -> Floats:
+    """Return the costs as exactly as the iteration in doubles allows."""
+    values: Floats = np.zeros(chain.states)
+    ahead = discount / (1 - discount)
+    apart = np.inf
+    while True:
+        renewed = chain.renewed(values, discount)
+        change = renewed - values
+        low, high = ahead * float(change.min()), ahead * float(change.max())
+        # The gap of the bounds shrinks by a factor of γ at least, until rounding errors dominate.
+        if high - low <= tolerance or high - low >= apart:
+            return np.asarray(renewed + (low + high) / 2)
+        apart = high - low
+        # The bounds hold for any values; small ones, such as differences of costs, have the least rounding errors.
+        values = renewed - renewed.min()
+
+
+def _refined(chain: Chain, values: Floats, discount: float, tolerance: float) -> Floats:
+    """Return the costs without rounding errors, by evaluating and improving policies in turn."""
+    exact = values.astype(np.longdouble)
+    ahead = discount / (1 - discount)
+    for _ in range(_ROUNDS):
+        renewed, policy = chain.chosen(exact, discount)
+        change = renewed - exact
+        if ahead * float(change.max() - change.min()) <= tolerance / 100:
+            break
+        exact = exact + _evaluated(policy, change.astype(np.float64), discount)
+    middle = ahead * (change.max() + change.min()) / 2
+    result: Floats = (renewed + middle).astype(np.float64)
+    return result
+
+
+def _evaluated(policy: Policy, once: Floats, discount: float) -> Floats:
+    """Return the discounted total cost of a policy that costs `once` per step; nearly exact for small numbers."""
+    values = once
+    ahead = discount / (1 - discount)
+    apart = np.inf
+    while True:
+        following = np.bincount(policy.source, policy.share * values[policy.target], minlength=len(once))
+        renewed = once + discount * following
+        change = renewed - values
+        low, high = ahead * float(change.min()), ahead * float(change.max())
+        if high - low <= 1e-3 * float(np.abs(once).max()) or high - low >= apart:
+            return np.asarray(renewed + (low + high) / 2)
+        apart = high - low
+        values = renewed
