@@ -225,8 +225,39 @@ class CheckpointFolder:
         ref.check(self.where(ref.path), contents)
         return contents
 
+    def read_start(self, ref: FileRef, nbytes: int) -> pa.Buffer:
+        """Read the beginning of a file, and check nothing but that the file exists.
+
+        Parameters
+        ----------
+        ref : FileRef
+            The file.
+        nbytes : int
+            How much to read, at most.
+
+        Returns
+        -------
+        Buffer
+            The beginning.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            When there is no such file.
+        CheckpointError
+            When the storage fails.
+        """
+        try:
+            return self._within(nbytes, lambda: self._files.read(ref.path, min(nbytes, ref.nbytes)))
+        except FileNotFoundError:
+            raise CheckpointCorrupt(self.where(ref.path), f"{ref.nbytes:,} bytes", "no such file") from None
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise self._failure("read", ref.path, error) from error
+
     def open(self, ref: FileRef) -> pa.NativeFile:
-        """Check a file, and open it; a large one in a local folder is never in memory as a whole.
+        """Check a file, and open it; a large one is not in memory as a whole: a remote one is copied to a local file.
 
         Parameters
         ----------

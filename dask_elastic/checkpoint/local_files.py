@@ -80,10 +80,10 @@ class LocalFiles:
             os.fsync(file.fileno())
         _sync(target.parent)
 
-    def read(self, path: str) -> pa.Buffer:
-        """Return the contents of a file; raise FileNotFoundError if there is none."""
+    def read(self, path: str, nbytes: int | None = None) -> pa.Buffer:
+        """Return the contents of a file, or its first bytes; raise FileNotFoundError if there is none."""
         with pa.OSFile(str(self._root / path)) as file:
-            return file.read_buffer()
+            return file.read_buffer(nbytes)
 
     def open(self, path: str) -> pa.NativeFile:
         """Open a file to read it in parts; raise FileNotFoundError if there is none."""

@@ -70,7 +70,7 @@ def read_state(
     dask_elastic.vocab.errors.NoCheckpoint: memory://empty has no complete checkpoint. Check the URL: ...
     """
     saved = SavedState.open(url, operator, checkpoint, storage_options)
-    return pa.concat_tables([saved.read(part, saved.executors, columns) for part in range(saved.executors)])
+    return pa.concat_tables(saved.scan(range(saved.executors), saved.executors, columns))
 
 
 def scan_state(
@@ -89,8 +89,9 @@ def scan_state(
     url, operator, checkpoint, storage_options, columns
         As for `read_state`.
     parts : int, optional
-        The number of parts, at most that of the operator's shards. By default parts have about 64 MB of files. A file
-        is read once for each part that needs it.
+        The number of parts, at most that of the operator's shards. By default parts have about 64 MB of files. Each
+        file is read once, also if several parts need it: rows of later parts wait in memory, up to 64 MB, and beyond
+        that in the folder for temporary files (``TMPDIR``).
 
     Yields
     ------
@@ -115,8 +116,7 @@ def scan_state(
     """
     saved = SavedState.open(url, operator, checkpoint, storage_options)
     count = saved.parts if parts is None else parts
-    for part in range(count):
-        yield saved.read(part, count, columns)
+    yield from saved.scan(range(count), count, columns)
 
 
 def reading_of(operator: Compute) -> Pickled:

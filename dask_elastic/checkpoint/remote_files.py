@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -70,13 +73,27 @@ class RemoteFiles:
         """Create a small file; raise FileExistsError if there is one."""
         self.write(path, [contents])
 
-    def read(self, path: str) -> pa.Buffer:
-        """Return the contents of a file; raise FileNotFoundError if there is none."""
-        return pa.py_buffer(self._filesystem.cat_file(self._path(path)))
+    def read(self, path: str, nbytes: int | None = None) -> pa.Buffer:
+        """Return the contents of a file, or its first bytes; raise FileNotFoundError if there is none."""
+        return pa.py_buffer(self._filesystem.cat_file(self._path(path), end=nbytes))
 
     def open(self, path: str) -> pa.NativeFile:
-        """Return the contents of a file as a file; raise FileNotFoundError if there is none."""
-        return pa.BufferReader(self.read(path))
+        """Copy a file to the folder for temporary files, and open it; raise FileNotFoundError if there is none."""
+        try:
+            return self._copied(path)
+        except OSError:
+            # That folder may not exist, or have no space. If it was the storage that failed, this call says so.
+            return pa.BufferReader(self.read(path))
+
+    def _copied(self, path: str) -> pa.NativeFile:
+        descriptor, copy = tempfile.mkstemp(prefix="dask_elastic-state-")
+        try:
+            os.close(descriptor)
+            self._filesystem.get_file(self._path(path), copy)
+            return pa.OSFile(copy)
+        finally:
+            # The open file stays readable, and its space is free when it is closed.
+            Path(copy).unlink()
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files in a folder by name."""

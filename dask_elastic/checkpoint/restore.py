@@ -20,7 +20,8 @@ from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
-_SHARD = IDENTITY.index("__shard")
+SHARD = IDENTITY.index("__shard")
+"""The column of encoded state with the shard of each row."""
 
 
 @dataclass
@@ -93,18 +94,49 @@ def restore_executor(
     restored = Restored(chain, event_time=_event_time(state, regrouping.sources(executor)))
     for header, batch in state_batches(folder, state, executor, executors):
         restored.input_schema = header.input_schema or restored.input_schema
-        if batch is None:
-            continue
-        try:
-            store.install(batch if changed is None else changed.batch(header, batch))
-        except CheckpointError:
-            raise
-        except Exception as error:
-            # Loading a pickled object may raise any exception.
-            if not header.classes:
-                raise
-            raise header.cannot_load(error) from error
+        if batch is not None:
+            install(store, header, batch, changed)
     return restored
+
+
+def install(
+    store: KeyedStore, header: StateHeader, batch: pa.RecordBatch, changed: ChangedAggregates | None = None
+) -> None:
+    """Install rows of a file.
+
+    Parameters
+    ----------
+    store : KeyedStore
+        Where to.
+    header : StateHeader
+        The file's header.
+    batch : RecordBatch
+        The rows.
+    changed : ChangedAggregates, optional
+        As for `restore_executor`.
+
+    Raises
+    ------
+    CheckpointError
+        When an object of the state cannot be loaded; names the operator and the classes.
+
+    Examples
+    --------
+    >>> store = KeyedStore(1, lambda hashes: (hashes * 0).astype(int))
+    >>> install(store, StateHeader("planes", 0, 1, 1, 1, frozenset({0})), pa.record_batch({"plane": ["N1"]}))
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.SchemaMismatch: a batch with the columns ['plane'] is not encoded state; ...
+    """
+    try:
+        store.install(batch if changed is None else changed.batch(header, batch))
+    except CheckpointError:
+        raise
+    except Exception as error:
+        # Loading a pickled object may raise any exception.
+        if not header.classes:
+            raise
+        raise header.cannot_load(error) from error
 
 
 def state_batches(
@@ -130,17 +162,48 @@ def state_batches(
     """
     regrouping = Regrouping(state.executors, state.shards, executors)
     for source in regrouping.sources(executor):
-        chain = state.chains[source]
-        for position, link in enumerate(chain.links):
-            assert link.file is not None, "a manifest has only links that are written"
-            superseded = _superseded(chain, position)
-            file = state_file.read(folder, link.file)
-            _check_header(file, folder.where(link.file.path), state, source)
-            yield file.header, None
-            for batch in file.batches():
-                kept = _of_executor(batch, superseded, regrouping, executor, source)
-                if kept.num_rows:
-                    yield file.header, kept
+        for header, batch in source_batches(folder, state, source):
+            if batch is None or regrouping.identical:
+                yield header, batch
+                continue
+            kept = _of_executor(batch, regrouping, executor, source)
+            if kept.num_rows:
+                yield header, kept
+
+
+def source_batches(
+    folder: CheckpointFolder, state: OperatorState, source: int
+) -> Iterator[tuple[StateHeader, pa.RecordBatch | None]]:
+    """Yield the rows that one executor has written, in the order in which they are installed; reads each file once.
+
+    Parameters
+    ----------
+    folder, state
+        As for `restore_executor`.
+    source : int
+        The executor that has written them.
+
+    Yields
+    ------
+    tuple of StateHeader and (RecordBatch or None)
+        First each file's header with None; then the file's rows, without those that a later file replaces.
+
+    Raises
+    ------
+    CheckpointCorrupt
+        When a file is missing or damaged.
+    """
+    chain = state.chains[source]
+    for position, link in enumerate(chain.links):
+        assert link.file is not None, "a manifest has only links that are written"
+        current = ~_superseded(chain, position)
+        file = state_file.read(folder, link.file)
+        _check_header(file, folder.where(link.file.path), state, source)
+        yield file.header, None
+        for batch in file.batches():
+            kept = current[batch.column(SHARD).to_numpy()]
+            if kept.any():
+                yield file.header, batch if kept.all() else batch.filter(pa.array(kept))
 
 
 def _event_time(state: OperatorState, sources: list[int]) -> int | None:
@@ -167,12 +230,8 @@ def _check_header(file: StateFile, where: str, state: OperatorState, source: int
         raise CheckpointCorrupt(where, *texts)
 
 
-def _of_executor(
-    batch: pa.RecordBatch, superseded: npt.NDArray[np.bool_], regrouping: Regrouping, executor: int, source: int
-) -> pa.RecordBatch:
-    shards = batch.column(_SHARD).to_numpy()
-    after = shards if regrouping.identical else regrouping.shards_of(executor, source, shards)
-    kept = (after >= 0) & ~superseded[shards]
-    if not regrouping.identical:
-        batch = batch.set_column(_SHARD, batch.schema.field(_SHARD), pa.array(after))
+def _of_executor(batch: pa.RecordBatch, regrouping: Regrouping, executor: int, source: int) -> pa.RecordBatch:
+    after = regrouping.shards_of(executor, source, batch.column(SHARD).to_numpy())
+    kept = after >= 0
+    batch = batch.set_column(SHARD, batch.schema.field(SHARD), pa.array(after))
     return batch if kept.all() else batch.filter(pa.array(kept))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.checkpoint import state_file
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
-from dask_elastic.checkpoint.restore import restore_executor
+from dask_elastic.checkpoint.regrouping import Regrouping
+from dask_elastic.checkpoint.restore import SHARD, install, source_batches
+from dask_elastic.checkpoint.spilled_parts import SpilledParts
 from dask_elastic.state.results import empty_state, state_table
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.operators import Compute
@@ -77,6 +80,16 @@ class SavedState:
         nbytes = sum(file.nbytes for chain in self.state.chains for file in chain.files)
         return min(self.state.groups, max(self.executors, -(-nbytes // PART_BYTES)))
 
+    def portions(self, parts: int) -> int:
+        """Return in how many smaller parts each of so many parts is read, so that it fits into memory.
+
+        Parameters
+        ----------
+        parts : int
+            The number of parts, at most that of all shards.
+        """
+        return max(1, min(self.state.groups // parts, -(-self.parts // parts)))
+
     @cached_property
     def definition(self) -> Compute:
         """The operator, without its function.
@@ -95,55 +108,105 @@ class SavedState:
         return loaded
 
     def schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """Return the columns; types are null if no row had arrived before the checkpoint. Reads the smallest file.
+        """Return the columns; types are null if no row had arrived before the checkpoint. Reads no file as a whole.
 
         Parameters
         ----------
         columns : sequence of str, optional
-            As for `read`.
+            As for `scan`.
         """
-        files = [file for chain in self.state.chains for file in chain.files]
-        for file in sorted(files, key=lambda file: file.nbytes):
-            schema = state_file.read(self.folder, file).header.input_schema
-            if schema is not None:
-                return _chosen(empty_state(self.definition, schema), columns).schema
-        return _chosen(empty_state(self.definition, None), columns).schema
+        return self._no_rows(self._input_schema, columns).schema
 
-    def read(self, part: int, parts: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a part.
+    @cached_property
+    def _input_schema(self) -> pa.Schema | None:
+        files = [file for chain in self.state.chains for file in chain.files]
+        headers = (state_file.read_header(self.folder, file) for file in sorted(files, key=lambda file: file.nbytes))
+        return next((header.input_schema for header in headers if header.input_schema is not None), None)
+
+    def scan(self, some: range, parts: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Read parts that follow each other; each file that they need is read once.
 
         Parameters
         ----------
-        part : int
-            Which one, from 0.
+        some : range
+            Which ones, from 0.
         parts : int
-            The number of parts, at most that of all shards.
+            The number of all parts, at most that of all shards.
         columns : sequence of str, optional
             The columns to return, in this order; all by default.
 
-        Returns
-        -------
+        Yields
+        ------
         Table
-            One row per key, as `read_state` returns them.
+            One row per key, as `read_state` returns them; one table per part.
 
         Raises
         ------
         ValueError
             When there are not so many shards.
         CheckpointError
-            When a file is damaged, or classes that the state needs cannot be imported.
+            When a file is damaged, classes that the state needs cannot be imported, or there is no space for temporary
+            files.
         KeyError
             When there is no such column.
+
+        Notes
+        -----
+        In a file, the rows of all shards are mixed. So the rows of the first part that needs a file are installed while
+        it is read, and those of later parts are kept, beyond some in memory in temporary files. Parts follow each other
+        in the order of executors, so temporary files have at most the state of one executor.
         """
         if not 1 <= parts <= self.state.groups:
             raise ValueError(f"parts={parts!r}: choose from 1 to {self.state.groups}, the number of shards")
-        definition = self.definition
-        store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.int32))
-        found = restore_executor(self.folder, self.state, part, parts, store)
-        if found.input_schema is None or store.key_schema is None:
-            return _chosen(self.schema().empty_table(), columns)
+        regrouping = Regrouping(self.executors, self.state.shards, parts)
+        unread = regrouping.sources(some.start)[0]
+        input_schema = None
+        with SpilledParts() as spilled:
+            for part in some:
+                store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.int32))
+                for batch in spilled.take(part):
+                    install(store, state_file.header_of(batch), batch)
+                for source in range(unread, regrouping.sources(part)[-1] + 1):
+                    part_of = self._part_of(regrouping, source, some)
+                    for header, batch in source_batches(self.folder, self.state, source):
+                        input_schema = header.input_schema or input_schema
+                        for other, rows in () if batch is None else _split(batch, part_of):
+                            if other == part:
+                                install(store, header, rows)
+                            else:
+                                spilled.add(other, rows)
+                    unread = source + 1
+                yield self._table(store, input_schema or self._input_schema, columns)
+
+    def _part_of(self, regrouping: Regrouping, source: int, some: range) -> npt.NDArray[np.int64]:
+        """Return the part of each shard of an executor, -1 for parts that are not wanted."""
+        groups = source * self.state.shards + np.arange(self.state.shards)
+        part_of = groups * regrouping.wanted // self.state.groups
+        return np.where((part_of >= some.start) & (part_of < some.stop), part_of, -1)
+
+    def _table(self, store: KeyedStore, input_schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table:
+        if input_schema is None or store.key_schema is None:
+            return self._no_rows(input_schema, columns)
         keys, values = store.rows()
-        return _chosen(state_table(definition, found.input_schema, keys, values, self.manifest.started), columns)
+        return _chosen(state_table(self.definition, input_schema, keys, values, self.manifest.started), columns)
+
+    def _no_rows(self, input_schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table:
+        return _chosen(empty_state(self.definition, input_schema), columns)
+
+
+def _split(batch: pa.RecordBatch, part_of: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each part, in their order."""
+    parts = part_of[batch.column(SHARD).to_numpy()]
+    if (parts == parts[0]).all():
+        if parts[0] >= 0:
+            yield int(parts[0]), batch
+        return
+    order = np.argsort(parts, kind="stable")
+    first = int(np.count_nonzero(parts < 0))
+    batch = batch.take(pa.array(order[first:]))
+    present, starts = np.unique(parts[order[first:]], return_index=True)
+    for part, start, end in zip(present.tolist(), starts, [*starts[1:], batch.num_rows], strict=True):
+        yield part, batch.slice(start, end - start)
 
 
 def _chosen(table: pa.Table, columns: Sequence[str] | None) -> pa.Table:

@@ -23,6 +23,8 @@ BATCH_BYTES = 4 << 20
 """The approximate bytes of a record batch, which bounds the memory that a reader needs at a time."""
 
 _HEADER = b"dask_elastic.state_file"
+_HEADER_BYTES = 1 << 18
+"""Bytes of a file in which its header is looked for."""
 
 
 @dataclass(frozen=True)
@@ -179,18 +181,63 @@ def read(folder: CheckpointFolder, ref: FileRef) -> StateFile:
     contents = folder.open(ref)
     where = folder.where(ref.path)
     try:
-        metadata = pa.ipc.open_stream(contents).schema.metadata or {}
-        described = json.loads(metadata[_HEADER])
+        schema = pa.ipc.open_stream(contents).schema
+    except (pa.ArrowException, OSError) as error:
+        raise _no_state(where, error) from error
+    return StateFile(_checked_header(schema, where), contents)
+
+
+def read_header(folder: CheckpointFolder, ref: FileRef) -> StateHeader:
+    """Read what a file of state contains, without verifying the file.
+
+    Parameters
+    ----------
+    folder, ref
+        As for `read`.
+
+    Returns
+    -------
+    StateHeader
+        The header.
+
+    Raises
+    ------
+    CheckpointCorrupt, CheckpointError
+        As for `read`.
+    """
+    where = folder.where(ref.path)
+    try:
+        schema = pa.ipc.read_schema(folder.read_start(ref, _HEADER_BYTES))
+    except (pa.ArrowException, OSError) as error:
+        if ref.nbytes > _HEADER_BYTES:
+            # The header may be larger.
+            return read(folder, ref).header
+        raise _no_state(where, error) from error
+    return _checked_header(schema, where)
+
+
+def header_of(batch: pa.RecordBatch) -> StateHeader:
+    """Return the header of the file from which a batch was read."""
+    return _header(json.loads(batch.schema.metadata[_HEADER]))
+
+
+def _checked_header(schema: pa.Schema, where: str) -> StateHeader:
+    try:
+        described = json.loads((schema.metadata or {})[_HEADER])
         newer = described["format"] > FORMAT
         header = None if newer else _header(described)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise CheckpointCorrupt(where, "a file of state", f"{type(error).__name__}: {error}") from error
+        raise _no_state(where, error) from error
     if header is None:
         raise CheckpointError(
             f"{where} has format {described['format']}, which a newer version of dask_elastic wrote; this version "
             f"reads formats up to {FORMAT}. Upgrade dask_elastic on the client, the scheduler and all workers."
         )
-    return StateFile(header, contents)
+    return header
+
+
+def _no_state(where: str, error: Exception) -> CheckpointCorrupt:
+    return CheckpointCorrupt(where, "a file of state", f"{type(error).__name__}: {error}")
 
 
 def _encoded(

@@ -34,7 +34,7 @@ class StateTarget:
     number : int or None
         The number of the checkpoint; the newest by default.
     parts : int or None
-        The number of Spark's partitions; by default as `scan_state` chooses it.
+        The number of Spark's partitions; by default one per executor that has written the state.
     """
 
     url: str
@@ -86,7 +86,8 @@ class StateReader(DataSourceReader):
         saved = SavedState.open(target.url, target.operator, target.number)
         # All tasks read the same checkpoint, whichever is the newest when they start.
         self._folder, self._number = saved.folder, saved.manifest.number
-        self._parts = target.parts or saved.parts
+        # With more, several tasks read the same files.
+        self._parts = target.parts or saved.executors
         if self._parts > saved.state.groups:
             raise HandoffError(f"option parts is {self._parts}; the state has {saved.state.groups} shards.")
         self.arrow_schema = _for_spark(saved.schema())
@@ -104,7 +105,10 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part; called in Spark's Python workers."""
         saved = SavedState.open(self._folder.url, self._operator, self._number, self._folder.storage_options)
-        yield from saved.read(partition.value, self._parts).cast(self.arrow_schema).to_batches()
+        portions = saved.portions(self._parts)
+        some = range(partition.value * portions, (partition.value + 1) * portions)
+        for table in saved.scan(some, self._parts * portions):
+            yield from table.cast(self.arrow_schema).to_batches()
 
 
 def _count(given: Mapping[str, str], option: str) -> int | None:

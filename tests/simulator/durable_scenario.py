@@ -156,9 +156,11 @@ class DurableScenario:
 
     def check(self) -> DurableJob:
         """Run it; if it fails, raise with the history and the crashes that are needed for the failure."""
-        if self.failure() is None:
+        try:
             return self.run()
-        crashes = shrink(self.drawn().crashes, lambda some: replace(self, crashes=some).failure() is not None, 60)
+        except Exception:
+            drawn = self.drawn().crashes or ()
+        crashes = shrink(drawn, lambda some: replace(self, crashes=some).failure() is not None, 60)
         error = replace(self, crashes=crashes, keep_history=True).failure()
         assert error is not None
         error.add_note(f"shrunk from seed {self.seed}; to repeat it:\n    {replace(self, crashes=crashes)}.check()")

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from durable_scenario import DurableScenario
 
-PARTS = 10
+PARTS = 20
 SEEDS_OF_A_PART = 150
 
 

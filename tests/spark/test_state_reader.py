@@ -6,12 +6,13 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.checkpoint import state_file
 from dask_elastic.spark import register
-from dask_elastic.spark.state_reader import StateTarget, _for_spark
+from dask_elastic.spark.state_reader import StateReader, StateTarget, _for_spark
 from dask_elastic.vocab.errors import HandoffError
 
 
-def test_spark_reads_the_state_of_a_checkpoint_in_parts(spark, client, tmp_path):
+def test_spark_reads_the_state_of_a_checkpoint_in_parts(spark, client, tmp_path, monkeypatch):
     topology = de.Topology("saved")
     rows = pa.table({"k": [f"k{i % 7}" for i in range(700)], "v": pa.array([i % 10 for i in range(700)], pa.uint64())})
     aggregates = {"rows": de.aggregate.Count(), "sum": de.aggregate.Sum("v"), "top": de.aggregate.TopK("v", 2)}
@@ -29,6 +30,17 @@ def test_spark_reads_the_state_of_a_checkpoint_in_parts(spark, client, tmp_path)
     assert found == {row["k"]: (row["rows"], row["sum"], [int(each) for each in row["top"]]) for row in state}
     assert len(found) == 7
     assert frame.rdd.getNumPartitions() == 3
+    # By default there is a task for each executor, which reads its files once, however small its portions are.
+    monkeypatch.setattr("dask_elastic.checkpoint.saved_state.PART_BYTES", 1)
+    paths = []
+    read = state_file.read
+    monkeypatch.setattr(state_file, "read", lambda folder, ref: (paths.append(ref.path), read(folder, ref))[1])
+    reader = StateReader(StateTarget(str(tmp_path / "checkpoints"), "per_key"))
+    batches = [list(reader.read(partition)) for partition in reader.partitions()]
+    assert len(batches) == 2
+    assert max(map(len, batches)) > 1
+    assert sorted(k for task in batches for batch in task for k in batch.column("k").to_pylist()) == sorted(found)
+    assert len(paths) == len(set(paths)) == 2
 
 
 @pytest.mark.parametrize(
