@@ -12,6 +12,7 @@ COMMANDS = {
     "status": LazyCommand("dask_elastic.cli.status", "status", "Show the jobs of a cluster, or one job in detail."),
     "topology": LazyCommand("dask_elastic.cli.topology", "topology", "Show the graph of a job's operators."),
     "decisions": LazyCommand("dask_elastic.cli.decisions", "decisions", "Show the decisions about a job's cores."),
+    "explain": LazyCommand("dask_elastic.cli.control.explain", "explain", "Show why a job's cores are where they are."),
     "checkpoints": LazyCommand(
         "dask_elastic.cli.checkpoints.commands", "checkpoints", "Show the checkpoints of a job."
     ),
