@@ -29,6 +29,7 @@ COMMANDS = {
     ),
     "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
     "resume": LazyCommand("dask_elastic.cli.checkpoints.resume", "resume", "Continue a job from its checkpoints."),
+    "replay": LazyCommand("dask_elastic.cli.control.replay", "replay", "Replay recorded snapshots with any planner."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),
     "demo": LazyCommand("dask_elastic.cli.demo.command", "demo", "Compare a static and an elastic job locally."),
 }

@@ -92,7 +92,7 @@ def test_decisions_of_unknown_job_lists_known_jobs(invoke, address, endless):
     assert refused.output == "Error: no job 'ther': the cluster knows ['here']\n"
 
 
-def test_explain_shows_reasons_and_next_decision(invoke, address, endless, wait_until):
+def test_explain_shows_reasons_and_next_decision(invoke, address, endless, wait_until, tmp_path):
     job = endless("why")
     wait_until(lambda: job.snapshots(last=1), "a snapshot")
     text = invoke("explain", "why", "per_key", "--scheduler", address).output
@@ -101,7 +101,9 @@ def test_explain_shows_reasons_and_next_decision(invoke, address, endless, wait_
     assert "at its home" in text
     [row] = json.loads(invoke("explain", "why", "--json", "--scheduler", address).stdout)
     assert (row["operator"], row["executor"]) == ("per_key", 0)
-    assert invoke("explain", "why", "--plan", "--scheduler", address).output.startswith("why: ")
+    assert invoke("explain", "why", "--plan", "--scheduler", address).stdout.startswith("why: ")
+    invoke("explain", "why", "--snapshots", tmp_path / "why.jsonl", "--scheduler", address)
+    assert "why" in invoke("replay", tmp_path / "why.jsonl", "--job", "why").stdout
     assert invoke("explain", "why", "--plan", "--json", "--scheduler", address).exit_code == 2
     refused = invoke("explain", "why", "per_kez", "--scheduler", address)
     assert (refused.exit_code, refused.output) == (
