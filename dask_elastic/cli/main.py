@@ -12,6 +12,7 @@ COMMANDS = {
     "status": LazyCommand("dask_elastic.cli.status", "status", "Show the jobs of a cluster, or one job in detail."),
     "topology": LazyCommand("dask_elastic.cli.topology", "topology", "Show the graph of a job's operators."),
     "decisions": LazyCommand("dask_elastic.cli.decisions", "decisions", "Show the decisions about a job's cores."),
+    "explain": LazyCommand("dask_elastic.cli.control.explain", "explain", "Show why a job's cores are where they are."),
     "checkpoints": LazyCommand(
         "dask_elastic.cli.checkpoints.commands", "checkpoints", "Show the checkpoints of a job."
     ),
@@ -28,6 +29,7 @@ COMMANDS = {
     ),
     "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
     "resume": LazyCommand("dask_elastic.cli.checkpoints.resume", "resume", "Continue a job from its checkpoints."),
+    "replay": LazyCommand("dask_elastic.cli.control.replay", "replay", "Replay recorded snapshots with any planner."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),
     "demo": LazyCommand("dask_elastic.cli.demo.command", "demo", "Compare a static and an elastic job locally."),
 }

@@ -5,8 +5,10 @@ Goal
     executors have their cores at home, or else on the home's host.
 Method
     GIL-bound executors get their cores first, spread over the nodes. The planner assigns the cores of all others. Then
-    a surplus that has lasted is released, and cores added on another host are exchanged for nearer ones. Where
-    executors outnumber slots, slots are shared: nodes count as larger than they are, by as many cores as are missing.
+    a surplus that has lasted is released, and cores added on another host are exchanged for nearer ones. Both save
+    state and traffic; executors of a planner that works first fit have no part in the exchange, and release cores of
+    the first nodes. Where executors outnumber slots, slots are shared: nodes count as larger than they are, by as many
+    cores as are missing.
 Not done
     How many cores each executor should have.
 """
@@ -24,6 +26,7 @@ from dask_elastic.control.proximity import nearer
 from dask_elastic.control.spreading import spread
 from dask_elastic.planning.cores.check import validate
 from dask_elastic.planning.cores.columns import CoreColumns, Cores
+from dask_elastic.planning.cores.naive import released_first_fit
 from dask_elastic.planning.cores.problem import CoreProblem
 from dask_elastic.planning.cores.surplus import released
 from dask_elastic.planning.registry import planner
@@ -80,21 +83,23 @@ def assign(
     names = sorted({name for name, taken in zip(planners, bound.tolist(), strict=True) if not taken})
     numbers = {name: number for number, name in enumerate(names)}
     of = np.array([numbers.get(name, len(names)) for name in planners], dtype=np.int64)
+    first_fit = np.zeros(len(planners), dtype=np.bool_)
     for position, name in enumerate(names):
         chosen, later = free & (of == position), free & (of > position)
         part = problem.take(chosen, _without(problem, later, left))
-        solution = planner(name, "cores").plan(part, seed)
+        chooses = planner(name, "cores")
+        first_fit |= chosen & chooses.first_fit
+        solution = chooses.plan(part, seed)
         validate(part, solution, name)
         cores = cores.put(chosen, solution.columns)
         left = left - solution.columns.per_node
-    kept = released(
-        cores.take(free),
-        np.maximum(keep, problem.granted)[free],
-        problem.state_bytes[free],
-        problem.home[free],
-    )
-    cores = cores.put(free, kept)
-    return nearer(current, cores, problem.capacity, problem.state_bytes, problem.home, hosts, bound)
+    kept, saving = np.maximum(keep, problem.granted), free & ~first_fit
+    left_over = released(cores.take(saving), kept[saving], problem.state_bytes[saving], problem.home[saving])
+    cores = cores.put(saving, left_over)
+    if first_fit.any():
+        cores = cores.put(first_fit, released_first_fit(cores.take(first_fit), kept[first_fit]))
+    fixed = bound | first_fit
+    return nearer(current, cores, problem.capacity, problem.state_bytes, problem.home, hosts, fixed)
 
 
 def _affordable(problem: CoreProblem, keep: Cores, chosen: NDArray[np.bool_]) -> Cores:

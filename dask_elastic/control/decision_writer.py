@@ -64,6 +64,31 @@ class JobPlan:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """What the control loop would decide about a job.
+
+    Parameters
+    ----------
+    job_plan : JobPlan
+        The job's demand, the cores it gets, and the changes.
+    outlook : Outlook
+        What the model predicts after the changes.
+    unchanged : float or None
+        The latency that it predicts if nothing changes, in seconds; None without a prediction.
+    bound : mapping of str to int
+        GIL-bound operators, and how many cores per node speed them up.
+    reason : str
+        Why the cores change, or why they do not.
+    """
+
+    job_plan: JobPlan
+    outlook: Outlook
+    unchanged: float | None
+    bound: Mapping[str, int]
+    reason: str
+
+
 @dataclass(eq=False)
 class _Written:
     """What the last decision about a job was about, and when each of its problems was seen last."""
@@ -147,18 +172,22 @@ class DecisionWriter:
             wanted=job_plan.wanted,
             changes=tuple(map(core_change, job_plan.changes)),
             applied=job_plan.applied,
-            reason=reason(
-                job_plan.job,
-                job_plan.demand,
-                job_plan.portion,
-                job_plan.changes,
-                job_plan.deferred,
-                snapshot.nodes,
-                bound,
-                None if job_plan.crowded else job_plan.slots,
-                self._settings,
-            ),
+            reason=self.reason(job_plan, bound, snapshot),
             starved=outlook.starved,
             bound=outlook.bound,
             moved_bytes=float(sum(change.moved_bytes for change in job_plan.changes)),
+        )
+
+    def reason(self, job_plan: JobPlan, bound: Mapping[str, int], snapshot: Snapshot) -> str:
+        """Return why a job's cores change, or why they do not; see `dask_elastic.control.reason.reason`."""
+        return reason(
+            job_plan.job,
+            job_plan.demand,
+            job_plan.portion,
+            job_plan.changes,
+            job_plan.deferred,
+            snapshot.nodes,
+            bound,
+            None if job_plan.crowded else job_plan.slots,
+            self._settings,
         )

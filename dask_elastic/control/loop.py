@@ -13,6 +13,7 @@ Not done
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.control.assignment import assign, with_room
-from dask_elastic.control.decision_writer import DecisionWriter, JobPlan
+from dask_elastic.control.decision_writer import DecisionWriter, JobPlan, Preview
 from dask_elastic.control.demand import JobModel
 from dask_elastic.control.gil_bound import GilBound
 from dask_elastic.control.grants import Grant, core_change, core_problem, occupied, proposed_changes, usable
@@ -115,6 +116,43 @@ class ControlLoop:
             Changes for elastic jobs outside of dry runs; decisions and outlooks for all jobs.
         """
         started = self._clock()
+        job_plans, admission, outlook = self._plan(snapshot)
+        written = [
+            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan.job), snapshot)
+            for job_plan in job_plans
+        ]
+        spent = self._clock() - started
+        decisions = tuple(replace(decision, seconds=spent) for decision in written if decision is not None)
+        return Plan(tuple(map(core_change, admission.admitted)), decisions, outlook)
+
+    def preview(self, snapshot: Snapshot) -> dict[str, Preview]:
+        """Return what `tick` would decide, and what the decisions are based on; the loop stays as it is.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The measurements; later than those of the last tick.
+
+        Returns
+        -------
+        dict of str to Preview
+            One for each elastic job, by its name.
+        """
+        loop = copy.deepcopy(self)
+        job_plans, _, outlook = loop._plan(snapshot)
+        return {
+            job_plan.job.name: Preview(
+                job_plan,
+                outlook[job_plan.job.name],
+                loop._state(job_plan.job).model.predicted(job_plan.job, _held(job_plan.job)),
+                loop._limits(job_plan.job),
+                loop._writer.reason(job_plan, loop._limits(job_plan.job), snapshot),
+            )
+            for job_plan in job_plans
+        }
+
+    def _plan(self, snapshot: Snapshot) -> tuple[list[JobPlan], Admission, dict[str, Outlook]]:
+        """Decide on a snapshot, without writing decisions."""
         self._bound.observe(snapshot)
         self._pause()
         self._update_states(snapshot)
@@ -128,13 +166,7 @@ class ControlLoop:
         outlook |= {
             job.name: self._static_outlook(job, snapshot.now) for job in snapshot.jobs if job.paradigm == "static"
         }
-        written = [
-            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan.job), snapshot)
-            for job_plan in job_plans
-        ]
-        spent = self._clock() - started
-        decisions = tuple(replace(decision, seconds=spent) for decision in written if decision is not None)
-        return Plan(tuple(map(core_change, admission.admitted)), decisions, outlook)
+        return job_plans, admission, outlook
 
     def _update_states(self, snapshot: Snapshot) -> None:
         """Forget jobs that have ended, and start with new ones."""
@@ -267,8 +299,7 @@ class ControlLoop:
         """Return the prediction for a static job, for which nothing is planned."""
         model = self._state(job).model
         model.learn(job, now)
-        cores = np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
-        return Outlook(model.predicted(job, cores), bound=self._bound.operators(job))
+        return Outlook(model.predicted(job, _held(job)), bound=self._bound.operators(job))
 
     def _limits(self, job: JobSnapshot) -> dict[str, int]:
         """Return the GIL-bound operators of a job, and how many cores per node speed them up."""
@@ -278,6 +309,10 @@ class ControlLoop:
             if most is not None:
                 found[name] = most
         return found
+
+
+def _held(job: JobSnapshot) -> Cores:
+    return np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
 
 
 def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tuple[Cores, dict[str, list[int]]]:

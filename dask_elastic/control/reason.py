@@ -14,6 +14,9 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot
 
+RESOLVED = "all earlier problems are resolved"
+"""The reason of a decision that changes nothing and follows one that named a problem."""
+
 _NAMED = 3
 """Number of executors that are named; further ones are only counted."""
 
@@ -68,7 +71,7 @@ def reason(
         others = f" and {len(deferred) - 1} more" if len(deferred) > 1 else ""
         clauses.append(f"the change of {executor}{others} is deferred, because {why}")
     if not clauses:
-        clauses.append("all earlier problems are resolved")
+        clauses.append(RESOLVED)
     if job.dry_run:
         clauses.append("dry run, so nothing is carried out")
     return "; ".join(clauses) + "."

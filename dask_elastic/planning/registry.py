@@ -25,8 +25,7 @@ from dask_elastic.planning.planner import Planner
 from dask_elastic.vocab.errors import PlanningError, UnknownPlanner
 
 if TYPE_CHECKING:
-    from dask_elastic.planning.cores.assignment import CoreAssignment
-    from dask_elastic.planning.cores.problem import CoreProblem
+    from dask_elastic.planning.cores.planner import CorePlanner
     from dask_elastic.planning.placement.planner import PlacementPlanner
 
 Kind: TypeAlias = Literal["cores", "placement", "intervals", "sequence"]
@@ -122,7 +121,7 @@ def planner(name: str, kind: None = None, /, **options: Any) -> Planner[Any, Any
 
 
 @overload
-def planner(name: str, kind: Literal["cores"], /, **options: Any) -> Planner[CoreProblem, CoreAssignment]: ...
+def planner(name: str, kind: Literal["cores"], /, **options: Any) -> CorePlanner: ...
 
 
 @overload

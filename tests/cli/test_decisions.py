@@ -9,6 +9,7 @@ from distributed import Client, LocalCluster
 
 from dask_elastic.cli.decision_text import changes_text, decision_text
 from dask_elastic.runtime.client.submit import install
+from dask_elastic.vocab.errors import PlanningError
 
 A, B = "tcp://a:1", "tcp://b:1"
 GROWN = {"executor": "per_key[0]", "before": {A: 1}, "after": {A: 2, B: 1}, "moved_bytes": 10.0}
@@ -89,3 +90,24 @@ def test_decisions_of_unknown_job_lists_known_jobs(invoke, address, endless):
     refused = invoke("decisions", "ther", "--scheduler", address)
     assert refused.exit_code == 1
     assert refused.output == "Error: no job 'ther': the cluster knows ['here']\n"
+
+
+def test_explain_shows_reasons_and_next_decision(invoke, address, endless, wait_until, tmp_path):
+    job = endless("why")
+    wait_until(lambda: job.snapshots(last=1), "a snapshot")
+    text = invoke("explain", "why", "per_key", "--scheduler", address).output
+    assert re.search(r"^per_key\[0\]: \d cores?; .* rows/s arrive", text, re.MULTILINE)
+    assert "why so many:" in text
+    assert "at its home" in text
+    [row] = json.loads(invoke("explain", "why", "--json", "--scheduler", address).stdout)
+    assert (row["operator"], row["executor"]) == ("per_key", 0)
+    assert invoke("explain", "why", "--plan", "--scheduler", address).stdout.startswith("why: ")
+    invoke("explain", "why", "--snapshots", tmp_path / "why.jsonl", "--scheduler", address)
+    assert "why" in invoke("replay", tmp_path / "why.jsonl", "--job", "why").stdout
+    assert invoke("explain", "why", "--plan", "--json", "--scheduler", address).exit_code == 2
+    refused = invoke("explain", "why", "per_kez", "--scheduler", address)
+    assert (refused.exit_code, refused.output) == (
+        1, "Error: job 'why' has no stateful operator 'per_kez': choose from ['per_key']\n",
+    )  # fmt: skip
+    with pytest.raises(PlanningError, match="the control loop carries out its decisions itself"):
+        job.plan(dry_run=False)

@@ -41,6 +41,23 @@ def test_doubled_load_meets_target_within_three_periods(kit):
     assert plant.total("job") <= 13  # 8 cores of load, headroom, and a surplus that is not yet released
 
 
+def test_first_fit_moves_more_state_than_elasticutor(kit):
+    moved = {}
+    for planner in ("elasticutor", "naive"):
+        executors = kit.executors("op", [0, 1, 2, 3], [2, 2, 2, 2], 1000.0, state=1 << 24)
+        shares = [[0.1, 0.2, 0.3, 0.4], [0.4, 0.1, 0.2, 0.3], [0.3, 0.4, 0.1, 0.2], [0.2, 0.3, 0.4, 0.1]]
+        load = kit.Load(
+            "job",
+            lambda now: 9000 if now % 60 < 30 else 4500,
+            [(executors, lambda now, shares=shares: shares[int(now // 15) % 4])],
+            target=TARGET,
+            planner=planner,
+        )
+        plant = kit.Plant(kit.nodes(4, 6), [load], seed=3, noise=0.03).run(120, ControlLoop())
+        moved[planner] = sum(change.moved_bytes for plan in plant.plans for change in plan.changes)
+    assert moved["naive"] > 1.5 * moved["elasticutor"] > 0
+
+
 def test_halved_load_releases_cores_once_after_release_time(kit):
     executors = kit.executors("op", [0, 1, 2], [4, 4, 4], 1000.0)
     load = kit.Load("job", step(9000, 4500), [(executors, kit.even(3))], target=TARGET)

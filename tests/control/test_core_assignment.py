@@ -116,6 +116,15 @@ def test_data_intensive_executors_are_at_home_with_elasticutor_only():
     assert assigned(made, ["naive"] * 2)[:, 0].tolist() == [2, 0]
 
 
+def test_first_fit_releases_home_and_stays_on_far_hosts():
+    made = problem([[2], [2]], [2], [2, 2], state=[1e6], home=[0])
+    assert assigned(made).ravel().tolist() == [2, 0]
+    assert assigned(made, ["naive"]).ravel().tolist() == [0, 2]
+    full = problem([[1, 1], [0, 0], [0, 0]], [2, 1], [2, 1, 1], home=[0, 0])
+    assert assigned(full, hosts=["a", "b", "a"])[:, 0].tolist() == [1, 0, 1]
+    assert assigned(full, ["naive"] * 2, hosts=["a", "b", "a"])[:, 0].tolist() == [1, 1, 0]
+
+
 def test_a_surplus_is_released_down_to_what_is_kept():
     made = problem([[4], [2]], [1], [8, 8])
     assert assigned(made, keep=[5]).ravel().tolist() == [4, 1]
@@ -158,6 +167,8 @@ def test_slots_are_shared_where_executors_are_first_then_evenly():
 )
 def test_an_answer_that_breaks_a_rule_is_refused(monkeypatch, answer, said):
     class Wrong:
+        first_fit = True
+
         def plan(self, problem, seed=0):
             return CoreAssignment(np.array(answer), 0.0, 1.0)
 

@@ -8,6 +8,7 @@ Elasticutor, section 4.2, with the second, third and fifth erratum; see `dask_el
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dask_elastic.planning.cores.assignment import CoreAssignment, assignment_of
 from dask_elastic.planning.cores.problem import CoreProblem
@@ -29,6 +30,8 @@ class Elasticutor:
     >>> Elasticutor().plan(problem).assignment.tolist()
     [[1], [1]]
     """
+
+    first_fit: ClassVar[bool] = False
 
     def plan(self, problem: CoreProblem, seed: int = 0) -> CoreAssignment:
         """Return the assignment.

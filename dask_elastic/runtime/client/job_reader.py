@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import statistics
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dask_elastic.control.explanation.evidence import Evidence, Pauses
 from dask_elastic.control.recording import loads
+from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
@@ -16,13 +20,16 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.tables import read_table
+from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
     from distributed import Client
 
-    from dask_elastic.vocab.snapshot import Snapshot
+    from dask_elastic.control.explanation.job_explanation import JobExplanation
+    from dask_elastic.control.explanation.planned_decision import PlannedDecision
 
 
 class JobReader(ABC):
@@ -227,6 +234,102 @@ class JobReader(ABC):
         ]  # fmt: skip
         return data_frame(json.loads(self._ask(job_calls.Decisions(self.name))), columns)
 
+    def explain(self, operator: str | None = None) -> JobExplanation:
+        """Return why each executor has its cores, why they are where they are, and what twice the load would change.
+
+        Parameters
+        ----------
+        operator : str, optional
+            Only the executors of this stateful operator.
+
+        Returns
+        -------
+        JobExplanation
+            Prints as text; a notebook shows a table; ``to_pandas()`` returns a data frame, one row per executor.
+
+        Raises
+        ------
+        UnknownOperator
+            If the job has no stateful operator of that name.
+        PlanningError
+            If the job has not been measured yet.
+
+        Notes
+        -----
+        The client runs the control loop again on its last snapshots, at most 300, so the answer is about the loop's
+        present knowledge, not about its last decision. Nothing is changed.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Push(pa.schema({"letter": pa.string()})))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter", executors=1)
+        >>> with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client)
+        ...     explained = job.explain("per_letter")
+        >>> len(explained.executors), explained.executors[0].executor
+        (1, ExecutorId(component='per_letter', index=0))
+        >>> explained.to_pandas()[["operator", "executor"]].values.tolist()
+        [['per_letter', 0]]
+        """
+        return self._evidence().explanation(operator)
+
+    def plan(self, *, dry_run: bool = True) -> PlannedDecision:
+        """Return what the control loop would decide now; nothing is changed.
+
+        Parameters
+        ----------
+        dry_run : bool
+            Must be true: the control loop carries out its decisions itself, every period.
+
+        Returns
+        -------
+        PlannedDecision
+            The changes with the state that they move and the pause that is expected, the latency that is predicted
+            with and without them, and the reason. Prints as text.
+
+        Raises
+        ------
+        PlanningError
+            If the job has not been measured yet, or `dry_run` is false.
+
+        See Also
+        --------
+        Job.explain, Job.set_cores, Job.move_shard
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Push(pa.schema({"letter": pa.string()})))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter", executors=1)
+        >>> with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as client:
+        ...     decision = de.submit(topology, client, cores={"per_letter": 1}).plan()
+        >>> decision.changes, decision.moved_bytes
+        ((), 0)
+        """
+        if not dry_run:
+            raise PlanningError(
+                f"job {self.name!r}: plan(dry_run=False) is not possible: the control loop carries out its decisions "
+                "itself, every period; use set_cores or move_shard to change something by hand."
+            )
+        waits = self._ask(job_calls.Moves(self.name))
+        pauses = Pauses(
+            *(_median(move.pause for move in waits if move.across_nodes is across) for across in (False, True))
+        )
+        return self._evidence().planned(pauses)
+
+    def _evidence(self) -> Evidence:
+        answer = self._ask(job_calls.Evidence(self.name))
+        *before, present = loads(answer.snapshots) or [Snapshot(0.0, (), ())]
+        decisions = json.loads(answer.decisions)
+        return Evidence(self.name, before, present, ControlSettings(**answer.settings), decisions)
+
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.
 
@@ -295,3 +398,8 @@ class JobReader(ABC):
             return dict(self._describe().dead_letters)
         parts = [read_table(part) for part in self._ask(job_calls.DeadLetters(self.name, operator))]
         return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+
+
+def _median(seconds: Iterable[float]) -> float | None:
+    values = [*seconds]
+    return statistics.median(values) if values else None

@@ -292,6 +292,33 @@ class Snapshots(Call[bytes]):
     last: int | None = None
 
 
+@dataclass(frozen=True)
+class EvidenceAnswer:
+    """What the control loop bases its decisions about a job on.
+
+    Parameters
+    ----------
+    settings : dict of str to object
+        The settings of the loop, whole and other numbers.
+    snapshots : bytes
+        A recording of the newest snapshots in which the job is. The last one is of the present; if the job has ended,
+        it is the last one on which the loop decided.
+    decisions : bytes
+        The newest decisions about the job as a JSON list, oldest first.
+    """
+
+    settings: dict[str, Any]
+    snapshots: bytes
+    decisions: bytes
+
+
+@dataclass(frozen=True)
+class Evidence(Call[EvidenceAnswer]):
+    """Return what the control loop bases its decisions about a job on."""
+
+    job: str
+
+
 # rows of a pushed source
 
 

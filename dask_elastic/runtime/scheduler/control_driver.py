@@ -10,11 +10,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.control.decision_log import DecisionLog
 from dask_elastic.control.history import History
+from dask_elastic.control.keys import job_key
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.control.recording import decision_to_dict, dumps
 from dask_elastic.runtime.config.control_options import ControlOptions
@@ -48,6 +49,14 @@ CHANGES_AT_ONCE = 8
 """Each call takes a fraction of a millisecond of the event loop; the bound lets other work run in between."""
 
 KEPT_DECISIONS = 1_000
+
+EVIDENCE_SNAPSHOTS = 300
+"""A loop that decides on as many snapshots again has nearly the same memory as the running one."""
+
+EVIDENCE_BYTES = 4 * 2**20
+"""Of snapshots, approximately: the client decides on all of them again, within a second or two."""
+
+EVIDENCE_DECISIONS = 100
 
 LOOK_SECONDS = 0.05
 """Workers report at whole multiples of their interval; a period begins so much later, when the reports have come."""
@@ -268,6 +277,7 @@ class ControlDriver:
         return [
             job_calls.Decisions.handled_by(self.decisions),
             job_calls.Snapshots.handled_by(self.snapshots),
+            job_calls.Evidence.handled_by(self.evidence),
         ]
 
     def view(self, record: JobRecord) -> ControlView:
@@ -294,18 +304,37 @@ class ControlDriver:
 
     async def decisions(self, call: job_calls.Decisions) -> bytes:
         """Return the newest decisions about a job as a JSON list, oldest first; nodes by their addresses."""
-        generation = self.cores.jobs.record(call.job).spec.generation
-        addresses = dict(self._addresses)
-        found = [decision for decision in self.log.of(call.job) if decision.generation == generation]
-        newest = found if call.last is None else found[max(0, len(found) - call.last) :]
-        known = [(decision, addresses[decision.number]) for decision in newest]
+        known = self._decisions(call.job, self.cores.jobs.record(call.job).spec.generation, call.last)
         return await asyncio.get_running_loop().run_in_executor(None, _decisions_text, known)
+
+    def _decisions(self, job: str, generation: int, last: int | None) -> list[tuple[Decision, list[str]]]:
+        """Return the newest decisions about a job with the addresses of the nodes, oldest first."""
+        addresses = dict(self._addresses)
+        found = [decision for decision in self.log.of(job) if decision.generation == generation]
+        newest = found if last is None else found[max(0, len(found) - last) :]
+        return [(decision, addresses[decision.number]) for decision in newest]
 
     async def snapshots(self, call: job_calls.Snapshots) -> bytes:
         """Return the newest snapshots in which a job is as a recording."""
         generation = self.cores.jobs.record(call.job).spec.generation
         found = self.snapshot_log.of(call.job, generation, call.last)
         return await asyncio.get_running_loop().run_in_executor(None, _recording, found)
+
+    async def evidence(self, call: job_calls.Evidence) -> job_calls.EvidenceAnswer:
+        """Return the newest snapshots in which a job is, a present one included, and the decisions about it."""
+        generation = self.cores.jobs.record(call.job).spec.generation
+        found = self.snapshot_log.of(call.job, generation, EVIDENCE_SNAPSHOTS, EVIDENCE_BYTES)
+        known = self._decisions(call.job, generation, EVIDENCE_DECISIONS)
+        view = self.snapshot_builder.view(time.time())
+
+        def answer() -> job_calls.EvidenceAnswer:
+            with responsive():
+                present = view.snapshot(ShortTurns())
+            if (call.job, generation) in map(job_key, present.jobs):
+                found.append(present)
+            return job_calls.EvidenceAnswer(asdict(self.options.settings), _recording(found), _decisions_text(known))
+
+        return await asyncio.get_running_loop().run_in_executor(None, answer)
 
 
 def until_look(now: float, period: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from dask_elastic.vocab.snapshot import Snapshot
@@ -50,7 +51,7 @@ class SnapshotLog:
         while len(self._kept) > 1 and (len(self._kept) > self.length or self._bytes > self.limit):
             self._bytes -= self._kept.popleft()[1]
 
-    def of(self, job: str, generation: int, last: int | None = None) -> list[Snapshot]:
+    def of(self, job: str, generation: int, last: int | None = None, nbytes: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots that contain a generation of a job, oldest first.
 
         Parameters
@@ -61,9 +62,18 @@ class SnapshotLog:
             Its generation.
         last : int, optional
             How many at most; all of them if left out.
+        nbytes : int, optional
+            How many bytes they may take, approximately; no limit if left out.
         """
-        found = [s for s in self.snapshots if any((j.name, j.generation) == (job, generation) for j in s.jobs)]
-        return found if last is None else found[max(0, len(found) - last) :]
+        found: list[Snapshot] = []
+        left = math.inf if nbytes is None else nbytes
+        for snapshot, size in reversed(self._kept):
+            if len(found) == last or left < size:
+                break
+            if any((one.name, one.generation) == (job, generation) for one in snapshot.jobs):
+                found.append(snapshot)
+                left -= size
+        return found[::-1]
 
 
 def _size(snapshot: Snapshot) -> int:

@@ -1,0 +1,152 @@
+"""Why an executor has as many cores as it has: the rule that sets the number, in sentences for users."""
+
+from __future__ import annotations
+
+import math
+
+from dask_elastic.control.decision_writer import Preview
+from dask_elastic.control.demand import JobDemand
+from dask_elastic.control.explanation.amounts import cores, latency
+from dask_elastic.control.keys import job_key
+from dask_elastic.control.overload import backlog_seconds, utilisation
+from dask_elastic.control.queues import NO_LIMIT
+from dask_elastic.control.reason import duration
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.vocab.snapshot import ExecutorSnapshot
+
+
+def count_reasons(preview: Preview, index: int, settings: ControlSettings) -> tuple[str, ...]:
+    """Return why an executor has its number of cores, and why it has not another one.
+
+    Parameters
+    ----------
+    preview : Preview
+        What the control loop would decide now about its job.
+    index : int
+        The executor's index in the job.
+    settings : ControlSettings
+        The settings of the loop.
+
+    Returns
+    -------
+    tuple of str
+        Sentences without a full stop: what the executor needs and why, what limits it, and what changes next.
+    """
+    job_plan = preview.job_plan
+    executor = job_plan.job.executors[index]
+    if executor.pinned:
+        return ("its cores are pinned or are just being changed: the control loop leaves them unchanged",)
+    if index not in job_plan.demand.indices:
+        return (
+            "it has processed no rows yet, so its demand is unknown: it keeps its cores for "
+            f"{settings.release_after:g} s, and then one",
+        )
+    position = job_plan.demand.indices.index(index)
+    found = [
+        *_overload(job_plan.demand, index, executor, settings),
+        _need(preview, position, settings),
+        *_limits(preview, position, executor),
+        *_sharing(preview, position),
+        *_surplus(preview, position, settings),
+        *_next(preview, executor),
+    ]
+    return tuple(found)
+
+
+def _overload(demand: JobDemand, index: int, executor: ExecutorSnapshot, settings: ControlSettings) -> list[str]:
+    if index not in demand.overloaded:
+        return []
+    busy = 100 * min(utilisation(executor), 1)
+    return [
+        f"overload: a backlog of {duration(backlog_seconds(executor))} waits and its cores are {busy:.0f} % busy, so "
+        f"cores are planned for {settings.growth:g} times its throughput"
+    ]
+
+
+def _need(preview: Preview, position: int, settings: ControlSettings) -> str:
+    """Return what one core fewer than needed would cause."""
+    demand = preview.job_plan.demand
+    needed, target = demand.needed, preview.job_plan.job.latency_target
+    count = int(needed[position])
+    load = float(demand.queues.loads[position])
+    if count == 1:
+        return f"every executor has at least one core; its load is {load:.2f} cores (headroom included)"
+    fewer = needed.copy()
+    fewer[position] -= 1
+    # A core is released at a higher headroom than the one at which it is requested.
+    cautious = (1 + settings.release_headroom) / (1 + settings.headroom) if demand.satisfied else 1.0
+    expected = demand.queues.scaled(cautious).latency(fewer)
+    less = cores(count - 1)
+    if math.isinf(expected):
+        busy = f"{load * cautious:.2f} cores (headroom included)"
+        return f"stability: with {less} its queue would grow, since its load is {busy}"
+    total = demand.hop + demand.error * expected
+    if target is None:
+        return f"the job has no latency target, so it keeps its cores; its load is {load:.2f} cores"
+    if total > target:
+        return f"target: with {less} {duration(total)} are predicted (headroom included), above {duration(target)}"
+    return f"{less} would do now, but it has needed {count} within the last {settings.yield_after:g} s"
+
+
+def _limits(preview: Preview, position: int, executor: ExecutorSnapshot) -> list[str]:
+    demand, name = preview.job_plan.demand, executor.executor.component
+    found = []
+    if name in preview.bound:
+        found.append(
+            f"GIL: threads of {name} hold it, so {cores(preview.bound[name])} per node at most speed it up, and it "
+            "grows on other nodes only"
+        )
+    most, part = int(demand.most[position]), executor.heaviest_shard
+    if most < NO_LIMIT and int(demand.needed[position]) >= most:
+        if part * most > 1:
+            why = f"one shard has {100 * part:.0f} % of its load"
+        elif name in preview.bound:
+            why = "the nodes have no more that speed it up"
+        else:
+            why = "the effect of the core that it got last is still being measured"
+        found.append(f"limit: more than {cores(most)} would not speed it up now, because {why}")
+    return found
+
+
+def _sharing(preview: Preview, position: int) -> list[str]:
+    job_plan = preview.job_plan
+    needed, given = int(job_plan.demand.needed[position]), int(job_plan.portion.cores[position])
+    if given < needed:
+        return [
+            f"sharing: it needs {cores(needed)} and gets {given}, because the {job_plan.slots} slots that jobs share "
+            "are divided max-min fairly"
+        ]
+    if job_plan.portion.exchanged:
+        return ["cores are exchanged between the job's executors, so that the slowest one gets faster"]
+    return []
+
+
+def _surplus(preview: Preview, position: int, settings: ControlSettings) -> list[str]:
+    job_plan = preview.job_plan
+    current = int(job_plan.demand.current[position])
+    wanted = max(int(job_plan.demand.needed[position]), int(job_plan.portion.cores[position]))
+    kept = min(int(job_plan.portion.keep[position]), current)
+    if kept <= wanted:
+        return []
+    if job_plan.job.latency_target is None:
+        until = "while no other executor needs them, since the job has no latency target"
+    else:
+        until = f"until the surplus has lasted for {settings.release_after:g} s, unless other executors need them"
+    return [f"surplus: it keeps {cores(kept - wanted)} beyond those {until}"]
+
+
+def _next(preview: Preview, executor: ExecutorSnapshot) -> list[str]:
+    job_plan = preview.job_plan
+    key = (*job_key(job_plan.job), executor.executor)
+    if key in job_plan.deferred:
+        return [f"a change is due, but is deferred, because {job_plan.deferred[key]}"]
+    for change in job_plan.changes:
+        if change.key == key:
+            after = cores(sum(change.after.values()))
+            dry = ", but this is a dry run" if job_plan.job.dry_run else ""
+            return [
+                f"the next decision gives it {after}{dry}; {latency(preview.outlook.predicted)} is then predicted"
+                if preview.outlook.predicted is not None
+                else f"the next decision gives it {after}{dry}"
+            ]
+    return []

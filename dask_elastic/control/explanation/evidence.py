@@ -1,0 +1,234 @@
+"""Explains a job, and plans its next decision, from what the control loop has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from dask_elastic.control.decision_writer import Preview
+from dask_elastic.control.explanation.amounts import cores, size
+from dask_elastic.control.explanation.core_count import count_reasons
+from dask_elastic.control.explanation.core_place import place_reasons
+from dask_elastic.control.explanation.doubled_load import DoubledLoad, doubled_load
+from dask_elastic.control.explanation.job_explanation import ExecutorExplanation, JobExplanation
+from dask_elastic.control.explanation.planned_decision import PlannedChange, PlannedDecision
+from dask_elastic.control.loop import ControlLoop
+from dask_elastic.control.reason import RESOLVED, duration
+from dask_elastic.control.settings import ControlSettings
+from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
+
+LAST = 3
+"""Number of decisions that are shown for an executor."""
+
+_STATIC = "paradigm 'static': the control loop does not change its cores"
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds for which the rows of a shard waited while it moved: medians of the moves so far, None if there are none.
+
+    Parameters
+    ----------
+    within, across : float or None
+        Of moves within a worker, and of moves between workers.
+    """
+
+    within: float | None = None
+    across: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the control loop bases its decisions about a job on.
+
+    Parameters
+    ----------
+    job : str
+        The name of the job.
+    snapshots : sequence of Snapshot
+        Those on which the loop has decided, oldest first.
+    current : Snapshot
+        The present measurements.
+    settings : ControlSettings
+        The settings of the loop.
+    decisions : sequence of mapping
+        The last decisions about the job, oldest first, as `Job.decisions` has them.
+
+    Raises
+    ------
+    PlanningError
+        If the job has not been measured.
+
+    Notes
+    -----
+    A loop that decides on all snapshots again knows what the running one knows: how the model is calibrated, which
+    operators are GIL-bound, how long a surplus has lasted.
+
+    Examples
+    --------
+    >>> from dask_elastic.vocab.snapshot import NodeSnapshot
+    >>> executor = ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 1}, arrival_rate=900.0, service_rate=500.0)
+    >>> words = JobSnapshot("words", 1, (executor,), latency_target=0.1)
+    >>> snapshot = Snapshot(0.0, (NodeSnapshot("tcp://a:1", "a", 8),), (words,))
+    >>> evidence = Evidence("words", [], snapshot, ControlSettings())
+    >>> evidence.explanation().executors[0].wanted
+    3
+    >>> print(evidence.planned())
+    words: 1 change; target 100 ms, predicted without a change unlimited (queues grow) and predicted 2.59 ms
+    its cores are too few for 990 tuples/s (headroom included).
+      count[0]: 1 core on tcp://a:1 → 3 cores on tcp://a:1; 0 bytes of state move; pause not measured yet
+    """
+
+    job: str
+    snapshots: Sequence[Snapshot]
+    current: Snapshot
+    settings: ControlSettings
+    decisions: Sequence[Mapping[str, Any]] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.job not in {job.name for job in self.current.jobs}:
+            raise PlanningError(
+                f"job {self.job!r} has not been measured yet: the control loop takes a snapshot per period while it "
+                "runs; try again in a second."
+            )
+
+    def explanation(self, operator: str | None = None) -> JobExplanation:
+        """Return why each executor has its cores, and why they are where they are.
+
+        Parameters
+        ----------
+        operator : str, optional
+            Only the executors of this operator.
+
+        Returns
+        -------
+        JobExplanation
+            The explanation.
+
+        Raises
+        ------
+        UnknownOperator
+            If the job has no executor of that operator.
+        """
+        job, preview = self._job, self._preview
+        known = list(dict.fromkeys(executor.executor.component for executor in job.executors))
+        if operator is not None and operator not in known:
+            raise UnknownOperator(f"job {self.job!r} has no stateful operator {operator!r}: choose from {known}")
+        doubled = None if preview is None else doubled_load(self._loop, self.current, preview)
+        return JobExplanation(
+            job=self.job,
+            time=self.current.now,
+            target=job.latency_target,
+            measured=job.latency,
+            predicted=None if preview is None else preview.unchanged,
+            reason=_STATIC if preview is None else _reason(preview),
+            executors=tuple(
+                self._executor(index, executor, doubled)
+                for index, executor in enumerate(job.executors)
+                if operator in (None, executor.executor.component)
+            ),
+            doubled=doubled,
+        )
+
+    def planned(self, pauses: Pauses | None = None) -> PlannedDecision:
+        """Return what the loop would decide now.
+
+        Parameters
+        ----------
+        pauses : Pauses, optional
+            The pauses of the job's shard moves so far.
+
+        Returns
+        -------
+        PlannedDecision
+            The decision.
+        """
+        job, preview = self._job, self._preview
+        if preview is None:
+            return PlannedDecision(self.job, job.latency_target, job.latency, None, None, (), _STATIC, True, 0)
+        return PlannedDecision(
+            job=self.job,
+            target=job.latency_target,
+            measured=job.latency,
+            unchanged=preview.unchanged,
+            predicted=preview.outlook.predicted,
+            changes=self._changes(preview, pauses or Pauses()),
+            reason=_reason(preview),
+            feasible=preview.outlook.feasible,
+            starved=preview.outlook.starved,
+        )
+
+    @cached_property
+    def _loop(self) -> ControlLoop:
+        loop = ControlLoop(self.settings)
+        for snapshot in self.snapshots:
+            loop.tick(snapshot)
+        return loop
+
+    @cached_property
+    def _preview(self) -> Preview | None:
+        """What the loop would decide now; None if it does not decide about the job."""
+        return self._loop.preview(self.current).get(self.job)
+
+    @property
+    def _job(self) -> JobSnapshot:
+        return next(job for job in self.current.jobs if job.name == self.job)
+
+    def _changes(self, preview: Preview, pauses: Pauses) -> tuple[PlannedChange, ...]:
+        job_plan = preview.job_plan
+        return tuple(
+            PlannedChange(
+                change.key[2],
+                self._by_address(change.before),
+                self._by_address(change.after),
+                change.moved_bytes,
+                pauses.across if set(change.after) - set(change.before) or change.moved_bytes else pauses.within,
+                job_plan.deferred.get(change.key, "this is a dry run" if job_plan.job.dry_run else None),
+            )
+            for change in job_plan.changes
+        )
+
+    def _by_address(self, held: Mapping[int, int]) -> dict[str, int]:
+        return {self.current.nodes[node].address: count for node, count in held.items()}
+
+    def _executor(self, index: int, executor: ExecutorSnapshot, doubled: DoubledLoad | None) -> ExecutorExplanation:
+        preview = self._preview
+        bound = {} if preview is None else preview.bound
+        wanted = {} if preview is None else preview.job_plan.wanted
+        return ExecutorExplanation(
+            executor=executor.executor,
+            home=self.current.nodes[executor.home].address,
+            cores=self._by_address(executor.cores),
+            arrival_rate=executor.arrival_rate,
+            service_rate=executor.service_rate,
+            wanted=wanted.get(executor.executor),
+            doubled=None if doubled is None else doubled.cores[executor.executor],
+            state_bytes=executor.state_bytes,
+            why_so_many=(_STATIC,) if preview is None else count_reasons(preview, index, self.settings),
+            why_there=place_reasons(executor, self._job, self.current, bound, self.settings),
+            decisions=tuple(self._decisions(executor.executor)),
+        )
+
+    def _decisions(self, executor: ExecutorId) -> list[str]:
+        """Return the last decisions that changed an executor's cores, or wanted to, newest first."""
+        found: list[str] = []
+        for decision in reversed(self.decisions):
+            for change in decision["changes"]:
+                if change["executor"] == str(executor) and len(found) < LAST:
+                    found.append(self._decision_text(decision, change))
+        return found
+
+    def _decision_text(self, decision: Mapping[str, Any], change: Mapping[str, Any]) -> str:
+        before, after = sum(change["before"].values()), sum(change["after"].values())
+        ago = duration(max(self.current.now - decision["time"], 0.0))
+        moved = f", {size(change['moved_bytes'])} of state moved" if change["moved_bytes"] else ""
+        done = "" if decision["applied"] else " (not carried out)"
+        return f"#{decision['number']}, {ago} ago: {before} → {cores(after)}{moved}{done}: {decision['reason']}"
+
+
+def _reason(preview: Preview) -> str:
+    return preview.reason.replace(RESOLVED, "its cores are right, so nothing changes")
