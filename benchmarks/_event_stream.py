@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.routing.hashing import hash_columns
-from dask_elastic.state.index import make_index
+from dask_elastic.state.index import fastest
 
 KEYS = 10_000
 DISTINCT_BATCHES = 12
@@ -67,7 +67,7 @@ class BareWindows:
     """Count and sum per key and slice in plain NumPy; instances are sums over the last slices."""
 
     def __init__(self, slices: int, slice_us: int):
-        self._index = make_index()
+        self._index = fastest()()
         self._keys = np.zeros(KEYS, np.int64)
         self._slices = slices
         self._slice_us = slice_us
