@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dask_elastic.executor.control_records.state_records import Grid
 from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.state.session import Located
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
 from dask_elastic.topology.operators import Compute
@@ -50,6 +51,12 @@ class Assigned(NamedTuple):
     closed: Mask
     counts: RowCounts
     late: Mask | None
+
+    def of_groups(self, located: Located) -> Numbers:
+        """Return the cell of each group of pairs."""
+        if self.cells is None:
+            return np.zeros(len(located), np.int64)
+        return self.cells.take(located.first)
 
 
 class _Spans(NamedTuple):
