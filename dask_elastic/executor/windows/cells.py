@@ -94,6 +94,8 @@ class EventCells:
         Whether cells are slices, and results are merged.
     grid : Grid
         The event times at which instances can begin, end, or take rows no more.
+    places : int
+        The slices that a key is expected to have at a time, at most; 0 if cells are not slices.
 
     Notes
     -----
@@ -121,6 +123,9 @@ class EventCells:
         self.offset = first.start % self.slice
         self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
         self.merges = self._merges(windowing)
+        longest = max(window.length for window in self.windows) // self.slice
+        # Half a window more than an instance needs, for rows ahead of the watermark.
+        self.places = longest + longest // 2 + 2 if self.merges else 0
 
     def _merges(self, windowing: Windowing) -> bool:
         if windowing.revised or len(windowing.time) > 1:

@@ -48,24 +48,37 @@ class KnownCells:
         The task's session with it.
     groups : int
         The number of groups of the component's key space.
+    places : int
+        The cells of one key that are in use at a time, if that is known.
+
+    Attributes
+    ----------
+    generation : object
+        Replaced whenever slots that were in the tables are in them no more, or new ones were not entered.
     """
 
-    def __init__(self, store: KeyedStore, session: Session, groups: int) -> None:
+    def __init__(self, store: KeyedStore, session: Session, groups: int, places: int = 0) -> None:
         self._store = store
         self._session = session
         self._groups = groups
+        self._most_tables = max(MOST_TABLES, places)
         self._layout = -1
         self._scratch: Slots = np.empty(0, np.intp)
         self._tables: dict[int, Slots] = {}
-        self._forget_keys()
+        self.forget()
 
-    def _forget_keys(self) -> None:
+    def forget(self) -> None:
+        """Forget all keys and slots."""
+        self._forget_tables()
         self._keys = key_cache(self._store.make_index)
         # As of `key_table.Identity`, by ordinal.
         self.hashes: Words = np.zeros(1024, np.uint64)
         self.checks: Words = np.zeros(1024, np.uint64)
         self._has_checks = False
+
+    def _forget_tables(self) -> None:
         self._tables.clear()
+        self.generation = object()
 
     def locate(
         self,
@@ -75,7 +88,7 @@ class KnownCells:
         checks: Words | None,
         numbers: npt.NDArray[np.int64],
         cells: npt.NDArray[np.int64] | None,
-    ) -> Located:
+    ) -> CellsOfRows:
         """Find the slots of rows; see `Session.locate`.
 
         Parameters
@@ -93,13 +106,14 @@ class KnownCells:
 
         Returns
         -------
-        Located
+        CellsOfRows
             The rows by key and cell.
         """
         if len(numbers) > MOST_CELLS or self._store.storage.on_disk:
             salts = int(numbers[0]) if cells is None else numbers.take(cells)
             parts = part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
-            return self._session.locate(rows, key_columns, *parts)
+            self.generation = object()
+            return CellsOfRows(self._session.locate(rows, key_columns, *parts), hashes, checks, None, numbers, cells)
         if cells is not None and len(numbers) > 1:
             # Sessions have a cell for each row.
             distinct = np.unique(numbers)
@@ -114,16 +128,20 @@ class KnownCells:
         again = partial(self._again, keys)
         while True:
             layout = self._store.layout
-            if self._layout != layout:
-                self._tables.clear()
-                self._layout = layout
+            self._at_layout(layout)
             slots = self._found(numbers, places, width)
             missing = np.flatnonzero(slots < 0)
             if len(missing) and not self._admit(keys, numbers, places, missing, slots):
                 continue
             located = self._session.locate_at(slots, layout, grouping, again)
             if located is not None:
-                return located
+                ordinals = places if cells is None else places % width
+                return CellsOfRows(located, self.hashes, self.checks, ordinals, keys.numbers, None)
+
+    def _at_layout(self, layout: int) -> None:
+        if self._layout != layout:
+            self._forget_tables()
+            self._layout = layout
 
     def _grouped(self, of_row: Slots, numbers: npt.NDArray[np.int64]) -> tuple[Slots, Grouping]:
         """Return the distinct places, and the rows by place."""
@@ -149,6 +167,27 @@ class KnownCells:
         scratch[places] = np.arange(len(places))
         return places, Grouping(scratch.take(of_row), len(places), counts)
 
+    @property
+    def count(self) -> int:
+        """The number of known keys."""
+        return len(self._keys)
+
+    def slots(self, number: int) -> Slots:
+        """Return the slots of a cell by the number of the key, -1 if it is not known."""
+        self._at_layout(self._store.layout)
+        return self._table(number, len(self.hashes))[: self.count]
+
+    def enter(self, slots: Slots, layout: int, numbers: npt.NDArray[np.int64], hashes: Words, checks: Words) -> Slots:
+        """Enter slots in the tables, given their cells and the identities of the keys; returns the keys' numbers."""
+        self._at_layout(layout)
+        if not len(slots):
+            return slots
+        ordinals = self.ordinals(hashes, checks if checks.any() else None)
+        for number in np.unique(numbers).tolist():
+            inside = np.flatnonzero(numbers == number)
+            self._table(number, len(self.hashes))[ordinals.take(inside)] = slots.take(inside)
+        return ordinals
+
     def ordinals(self, hashes: Words, checks: Words | None) -> Slots:
         """Return a number for each key, the same for the same key as long as there are fewer than `MOST_KEYS`.
 
@@ -163,7 +202,7 @@ class KnownCells:
             Numbers from 0, without large gaps.
         """
         if len(self._keys) > MOST_KEYS:
-            self._forget_keys()
+            self.forget()
         found = self._keys.find(hashes, checks, self, verify=checks is not None or self._has_checks)
         missing = np.flatnonzero(found < 0)
         if len(missing):
@@ -176,7 +215,8 @@ class KnownCells:
         new = np.arange(len(self._keys), len(self._keys) + len(hashes))
         while new[-1] >= len(self.hashes):
             self.hashes, self.checks = (np.concatenate([old, np.zeros_like(old)]) for old in (self.hashes, self.checks))
-            self._tables.clear()
+            for number, table in self._tables.items():
+                self._tables[number] = np.concatenate([table, np.full(len(table), -1, np.intp)])
         self.hashes[new] = hashes
         self._has_checks |= checks is not None
         self.checks[new] = 0 if checks is None else checks
@@ -204,8 +244,9 @@ class KnownCells:
     def _table(self, number: int, width: int) -> Slots:
         table = self._tables.pop(number, None)
         if table is None:
-            if len(self._tables) >= MOST_TABLES:
+            if len(self._tables) >= self._most_tables:
                 del self._tables[next(iter(self._tables))]
+                self.generation = object()
             table = np.full(width, -1, np.intp)
         # The cells used last are the last ones.
         self._tables[number] = table
@@ -230,6 +271,55 @@ class KnownCells:
         slots = np.empty_like(found)
         slots[order] = found
         return layout, slots
+
+
+class CellsOfRows:
+    """Rows by key and cell, with what is known of each group: the identity of its key, and the number of its cell.
+
+    Parameters
+    ----------
+    located : Located
+        The rows by key and cell.
+    hashes, checks : ndarray of uint64
+        The identities of keys; no checks if all are zero.
+    ordinals : ndarray of intp or None
+        The position of each group's key among them; None if they are those of the rows.
+    numbers : ndarray of int64
+        The number of each group's cell, or those of the cells of rows.
+    cells : ndarray of int64 or None
+        The cell of each row, by its position in `numbers`.
+    """
+
+    def __init__(
+        self,
+        located: Located,
+        hashes: Words,
+        checks: Words | None,
+        ordinals: Slots | None,
+        numbers: npt.NDArray[np.int64],
+        cells: npt.NDArray[np.int64] | None,
+    ) -> None:
+        self.located = located
+        self._hashes = hashes
+        self._checks = checks
+        self._ordinals = ordinals
+        self._numbers = numbers
+        self._cells = cells
+
+    @property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The number of each group's cell."""
+        if self._ordinals is not None:
+            return self._numbers
+        if self._cells is None:
+            return np.broadcast_to(self._numbers[0], len(self.located))
+        return self._numbers.take(self._cells.take(self.located.first))
+
+    def identities(self) -> tuple[Words, Words]:
+        """Return the hash and the check of each group's key."""
+        chosen = self.located.first if self._ordinals is None else self._ordinals
+        checks = np.zeros(len(chosen), np.uint64) if self._checks is None else self._checks.take(chosen)
+        return self._hashes.take(chosen), checks
 
 
 class _Keys(NamedTuple):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +12,18 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.windows.bound_windows import BoundWindows
-from dask_elastic.executor.windows.cells import Assigned, EventCells
+from dask_elastic.executor.windows.cells import Assigned, EventCells, Numbers
+from dask_elastic.executor.windows.closing import (
+    Closing,
+    closed_cells,
+    closed_instances,
+    closed_sessions,
+    merged_slices,
+)
 from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
-from dask_elastic.executor.windows.known_cells import KnownCells, keys_at
-from dask_elastic.executor.windows.partials import Partials
+from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells
+from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
@@ -43,6 +49,8 @@ from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING
+
+Rows: TypeAlias = pa.RecordBatch | ChosenRows
 
 
 class WindowLogic:
@@ -72,13 +80,16 @@ class WindowLogic:
         self._aggregates = operator.aggregates
         self._store = store
         self._session = session
-        self._known = KnownCells(store, session, groups)
+        self._known = KnownCells(store, session, groups, self.cells.places)
+        self._places: SlicePlaces | None = None
+        if isinstance(self.cells, EventCells) and self.cells.merges:
+            self._places = SlicePlaces(self.cells, store, session, self._known, groups)
         self._emits = emits
         self._bound: BoundWindows | None = None
 
     def process(
         self,
-        rows: pa.RecordBatch | ChosenRows,
+        rows: Rows,
         hashes: Words,
         now: float = 0.0,
         errors: Errors | None = None,
@@ -133,9 +144,7 @@ class WindowLogic:
         late, self._late = self._late, []
         return late
 
-    def _timed(
-        self, rows: pa.RecordBatch | ChosenRows, hashes: Words
-    ) -> tuple[pa.RecordBatch | ChosenRows, Words, list[Times], pa.RecordBatch | None]:
+    def _timed(self, rows: Rows, hashes: Words) -> tuple[Rows, Words, list[Times], pa.RecordBatch | None]:
         """Return the rows that have a time, with their times, and the others."""
         columns = [rows.column(name) for name in self.windowing.time]
         untimed = None
@@ -161,16 +170,63 @@ class WindowLogic:
         assert isinstance(self.cells, EventCells)
         return self.cells.of_spans(times[0], times[1], reached)
 
-    def _updated(
-        self, bound: BoundWindows, rows: pa.RecordBatch | ChosenRows, hashes: Words, assigned: Assigned
-    ) -> list[pa.RecordBatch]:
+    def _updated(self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
         """Add rows to their cells; returns the results that appear at once."""
         if assigned.rows is not None:
             if not len(assigned.rows):
                 return []
             rows, hashes = taken(rows, assigned.rows), hashes.take(assigned.rows)
+        if self._places is not None and len(assigned.numbers):
+            self._add_to_places(bound, rows, hashes, assigned, self._places)
+            return []
+        found = self._located(bound, rows, hashes, assigned, assigned.numbers)
+        return self._added(bound, rows, assigned, found)
+
+    def _located(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, numbers: Numbers
+    ) -> CellsOfRows:
         checks = checks_of(rows, bound.keys, self.operator.keys)
-        located = self._known.locate(rows, self.operator.keys, hashes, checks, assigned.numbers, assigned.cells)
+        return self._known.locate(rows, self.operator.keys, hashes, checks, numbers, assigned.cells)
+
+    def _add_to_places(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
+    ) -> None:
+        """Add rows to their slices, which are in their places unless these are occupied."""
+        if assigned.cells is not None:
+            distant = places.distant(assigned.numbers)
+            if distant.any():
+                chosen = distant.take(assigned.cells)
+                self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+                if not len(hashes):
+                    return
+        while True:
+            found = self._located(bound, rows, hashes, assigned, places.of(assigned.numbers))
+            numbers = places.numbers(found, int(assigned.numbers[0]))
+            starts = places.starts(numbers)
+            occupied = places.occupied(bound, found, starts)
+            if not occupied.any():
+                break
+            chosen = occupied.take(found.located.grouping.ordinals)
+            self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+            rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+            if not len(hashes):
+                return
+        self._added(bound, rows, assigned, found, starts)
+        places.changed(numbers)
+
+    def _add_apart(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
+    ) -> None:
+        found = self._located(bound, rows, hashes, assigned, assigned.numbers)
+        self._added(bound, rows, assigned, found)
+        places.forget()
+
+    def _added(
+        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, starts: Numbers | None = None
+    ) -> list[pa.RecordBatch]:
+        """Add rows to the cells that were found; returns the results that appear at once."""
+        located = found.located
         outputs: list[pa.RecordBatch] = []
 
         def update(current: list[Column]) -> list[Column]:
@@ -180,12 +236,14 @@ class WindowLogic:
             if isinstance(self.cells, SessionCells):
                 own[:2] = _bounds(assigned.starts, located, known, own)
             if not known.all():
-                first = located.first
-                if isinstance(self.cells, EventCells):
+                if starts is not None:
+                    assert isinstance(self.cells, EventCells)
+                    own[:2] = starts, starts + self.cells.slice
+                elif isinstance(self.cells, EventCells):
                     cells = assigned.of_groups(located)
                     own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
                 if self.cells.merges:
-                    own[2:] = hashes.take(first), np.zeros(len(first), np.uint64) if checks is None else checks[first]
+                    own[2:] = found.identities()
             if not self.windowing.revised:
                 return after + own
             closed = assigned.closed.take(assigned.of_groups(located))
@@ -203,7 +261,7 @@ class WindowLogic:
     def _results_now(
         self,
         bound: BoundWindows,
-        rows: pa.RecordBatch | ChosenRows,
+        rows: Rows,
         located: Located,
         closed: npt.NDArray[np.bool_],
         after: list[Column],
@@ -248,6 +306,11 @@ class WindowLogic:
         shards = np.zeros(self._store.shards, np.bool_)
         shards[batch.rows.column(0).to_numpy()] = True
         since = BEGINNING if batch.reached is None else batch.reached
+        if self._places is not None:
+            outputs = self._closed_by_places(bound, self._places, shards, since, record.event, policy)
+            if outputs is not None:
+                return outputs
+            self._places.forget()
         while True:
             found = self._session.read(partial(self._touched, bound, record.event), shards)
             if not len(found.slots):
@@ -260,8 +323,27 @@ class WindowLogic:
         while not self._session.remove(found, made.expired):
             found = self._session.read(partial(self._touched, bound, record.event), shards)
             made = self._closing(bound, found, since, record.event)
-        if made.expired.any():
+        if self._places is not None:
+            self._places.tidy(len(np.unique(found.values[bound.own][made.expired])), len(np.unique(made.firsts)))
+        elif made.expired.any():
             self._session.tidy()
+        return outputs
+
+    def _closed_by_places(
+        self, bound: BoundWindows, places: SlicePlaces, shards: Mask, since: int, until: int, policy: ErrorPolicy
+    ) -> list[pa.RecordBatch] | None:
+        """Close instances without a search; returns None, and changes nothing, if that is not possible."""
+        closed = places.close(bound, shards, since, until)
+        if closed is None:
+            return None
+        outputs: list[pa.RecordBatch] = []
+        if closed and self._emits:
+            keys = places.keys_of(closed)
+            if keys is None:
+                return None
+            made = closed_instances([(one.begin, one.end, len(one.keys), one.values) for one in closed])
+            outputs = self._results(bound, made, keys, policy) if keys.num_rows else []
+        places.remove(bound, shards, until)
         return outputs
 
     def _touched(self, bound: BoundWindows, until: int, arrays: SlotArrays, window: slice) -> Mask:
@@ -272,15 +354,17 @@ class WindowLogic:
         ended: Mask = arrays.values[bound.own + 1][window] <= until
         return ended
 
-    def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> _Closing:
+    def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> Closing:
         if isinstance(self.cells, SessionCells):
-            return self._chained(bound, found, self.cells.gap, until)
-        starts, ends = found.values[bound.own : bound.own + 2]
-        expired = self.cells.expired(starts, ends, until)
-        return (self._merged if self.cells.merges else self._single)(bound, found, expired, since, until)
+            return closed_sessions(bound, found, self.cells.gap, until)
+        if not self.cells.merges:
+            return closed_cells(bound, found, self.cells, since, until)
+        hashes, checks = found.values[bound.own + 2 :]
+        ordinals = self._known.ordinals(hashes, checks if checks.any() else None)
+        return merged_slices(bound, found, self.cells, ordinals, since, until)
 
     def _results(
-        self, bound: BoundWindows, made: _Closing, keys: pa.RecordBatch, policy: ErrorPolicy
+        self, bound: BoundWindows, made: Closing, keys: pa.RecordBatch, policy: ErrorPolicy
     ) -> list[pa.RecordBatch]:
         rows = pa.RecordBatch.from_arrays(
             [*keys.columns, timestamps(made.starts, bound.time), timestamps(made.ends, bound.time)],
@@ -293,54 +377,6 @@ class WindowLogic:
             return [bound.batch(part.columns, made.starts[start:stop], made.ends[start:stop], values, 0)]
 
         return policy.run(self.operator.name, run, rows)
-
-    def _single(self, bound: BoundWindows, found: Found, expired: Mask, since: int, until: int) -> _Closing:
-        """Return the results of cells that are instances."""
-        starts, ends = found.values[bound.own : bound.own + 2]
-        order = np.lexsort((starts, ends))
-        # Those that have ended before are kept for corrections.
-        order = order[np.searchsorted(ends, since, side="right", sorter=order) :]
-
-        def part(start: int, stop: int) -> list[Column]:
-            chosen = order[start:stop]
-            return [column.take(chosen) for column in found.values[: bound.own]]
-
-        return _Closing(order, starts.take(order), ends.take(order), part, expired)
-
-    def _chained(self, bound: BoundWindows, found: Found, gap: int, until: int) -> _Closing:
-        """Return the results of sessions, each merged from the cells of a key."""
-        firsts, lasts, hashes, checks = found.values[bound.own :]
-        partials = Partials(bound.bundle, found.values[: bound.own], firsts, hashes, checks)
-        chains = partials.chained(lasts, gap)
-        closed = chains.ends <= until
-        groups = chains.groups.chosen(closed)
-        expired = np.zeros(len(firsts), np.bool_)
-        expired[groups.partials] = True
-        values = partial(partials.merged, groups)
-        return _Closing(groups.firsts, chains.starts[closed], chains.ends[closed], values, expired)
-
-    def _merged(self, bound: BoundWindows, found: Found, expired: Mask, since: int, until: int) -> _Closing:
-        """Return the results of instances, each merged from the slices of a key."""
-        starts, _, hashes, checks = found.values[bound.own :]
-        ordinals = self._known.ordinals(hashes, checks if checks.any() else None)
-        partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks, ordinals)
-        assert isinstance(self.cells, EventCells)
-        instances = self.cells.closing(starts, since, until)
-        parts = [partials.within(begin, end) for begin, end in instances]
-        bounds = np.cumsum([0, *(len(groups.lengths) for groups in parts)])
-
-        def part(start: int, stop: int) -> list[Column]:
-            merged: list[list[Column]] = []
-            for groups, first in zip(parts, bounds.tolist(), strict=False):
-                begin, end = max(start, first) - first, min(stop, first + len(groups.lengths)) - first
-                if begin < end:
-                    merged.append(partials.merged(groups, begin, end))
-            return merged[0] if len(merged) == 1 else [_joined(columns) for columns in zip(*merged, strict=True)]
-
-        firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
-        lengths = np.diff(bounds)
-        begins, ends = (np.repeat([one[side] for one in instances], lengths) for side in (0, 1))
-        return _Closing(firsts, begins.astype(np.int64), ends.astype(np.int64), part, expired)
 
     def _bind(self, schema: pa.Schema) -> BoundWindows:
         operator = self.operator
@@ -356,19 +392,6 @@ class WindowLogic:
         positions = [schema.get_field_index(key) for key in operator.keys]
         self._bound = BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))
         return self._bound
-
-
-class _Closing(NamedTuple):
-    """Results to be: the position of a partial of each one's key, the instances, and the state of a range of them.
-
-    `expired` says which of the cells no later result needs.
-    """
-
-    firsts: npt.NDArray[np.intp]
-    starts: Times
-    ends: Times
-    values: Callable[[int, int], list[Column]]
-    expired: Mask
 
 
 def make_cells(windowing: Windowing) -> EventCells | SessionCells:
@@ -407,9 +430,8 @@ def _bounds(times: Times, located: Located, known: Mask, before: list[Column]) -
     ]
 
 
-def _joined(columns: tuple[Column, ...]) -> Column:
-    first = columns[0]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(columns)
-    lengths = np.concatenate([column.lengths for column in columns])
-    return type(first).of_lengths(np.concatenate([column.values for column in columns]), lengths)
+def _part(rows: Rows, hashes: Words, assigned: Assigned, chosen: Mask) -> tuple[Rows, Words, Assigned]:
+    """Return some of the rows."""
+    positions = np.flatnonzero(chosen)
+    cells = None if assigned.cells is None else assigned.cells.take(positions)
+    return taken(rows, positions), hashes.take(positions), assigned._replace(rows=None, cells=cells)
