@@ -61,7 +61,7 @@ class KnownCells:
         self._store = store
         self._session = session
         self._groups = groups
-        self._most_tables = max(MOST_TABLES, places)
+        self._most_tables = MOST_TABLES + places
         self._layout = -1
         self._scratch: Slots = np.empty(0, np.intp)
         self._tables: dict[int, Slots] = {}

@@ -93,21 +93,39 @@ class RunningMerges:
         self._middle = self.end
 
     def _merge(self, left: Merged, right: Merged) -> Merged:
-        count = max(len(left.present), len(right.present))
-        left, right = _padded(left, count), _padded(right, count)
-        both = left.present & right.present
-        if both.all():
-            return Merged(self._bundle.merge(left.values, right.values), both)
-        places = np.flatnonzero(both)
-        alone = np.flatnonzero(left.present & ~right.present)
-        merged = self._bundle.merge(
-            [column.take(places) for column in left.values], [column.take(places) for column in right.values]
-        )
-        values = [
-            placed(placed(one, alone, other.take(alone)), places, new)
-            for one, other, new in zip(right.values, left.values, merged, strict=True)
-        ]
-        return Merged(values, left.present | right.present)
+        return merge(self._bundle, left, right)
+
+
+def merge(bundle: Bundle, left: Merged, right: Merged) -> Merged:
+    """Return the state of keys of which each has state in either part, or in both.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The aggregates.
+    left, right : Merged
+        The parts.
+
+    Returns
+    -------
+    Merged
+        The state.
+    """
+    count = max(len(left.present), len(right.present))
+    left, right = _padded(left, count), _padded(right, count)
+    both = left.present & right.present
+    if both.all():
+        return Merged(bundle.merge(left.values, right.values), both)
+    places = np.flatnonzero(both)
+    alone = np.flatnonzero(left.present & ~right.present)
+    merged = bundle.merge(
+        [column.take(places) for column in left.values], [column.take(places) for column in right.values]
+    )
+    values = [
+        placed(placed(one, alone, other.take(alone)), places, new)
+        for one, other, new in zip(right.values, left.values, merged, strict=True)
+    ]
+    return Merged(values, left.present | right.present)
 
 
 def _padded(merged: Merged, count: int) -> Merged:

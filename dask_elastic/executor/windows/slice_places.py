@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells, Numbers
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
-from dask_elastic.executor.windows.running_merges import Merged, RunningMerges
+from dask_elastic.executor.windows.running_merges import Merged, RunningMerges, merge
 from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Slots
 from dask_elastic.state.session import Session
@@ -23,6 +23,9 @@ from dask_elastic.vocab.gather import take_rows
 
 FIRST_PLACE = -(2**63)
 """The number of the first place, as the number of a part of a key; slices have higher ones."""
+
+MORE_PLACES = 32
+"""Places of slices whose first place is occupied."""
 
 MOST_MERGED = 1 << 21
 """With more partials in all places, slots are searched, and all slices of an instance are merged when it closes."""
@@ -55,8 +58,9 @@ class SlicePlaces:
 
     A key has a few more places than an instance has slices, and slice n is in the place with the number n modulo these.
     So the slots of a key stay when slices expire, the index of the store does not grow, and a delta has no tombstones
-    of slices whose places are used again. While another slice is in the place, a slice has an identity of its own: it
-    may have two partials of a key, which are merged as any two.
+    of slices whose places are used again. If another slice is still in the place, because rows are far ahead of the
+    watermark, the slice is in one of `MORE_PLACES`; if that is occupied as well, it has an identity of its own. So a
+    slice may have several partials of a key, which are merged as any two.
 
     If the tables of the task have all of its slots, and a record is for all its shards, instances are closed without a
     search: slices are read by the tables, and merged with `RunningMerges`.
@@ -84,8 +88,9 @@ class SlicePlaces:
         # For which the tables have all slots of the task: layout, owners, and the generation of the tables.
         self._version: tuple[object, ...] = ()
         self._skip = 0
-        # The slices that may have partials, a slot of each key by number, and all keys if they all have one.
-        self._numbers: set[int] = set()
+        # The slices that may have partials, with a bit for each kind of place where these may be.
+        self._levels: dict[int, int] = {}
+        # A slot of each key by number, and all keys if they all have one.
         self._slot_of: Slots = np.empty(0, np.intp)
         self._keys: pa.RecordBatch | None = None
         self._running: dict[int, RunningMerges] = {}
@@ -96,17 +101,23 @@ class SlicePlaces:
     # rows
 
     def of(self, numbers: Numbers) -> Numbers:
-        """Return the places of slices."""
-        return numbers % self._cells.places + FIRST_PLACE
+        """Return the places of slices: where they have been before, if they have."""
+        levels = [self._levels.get(number, 1).bit_length() - 1 for number in numbers.tolist()]
+        return np.where(np.array(levels) == 0, self._at_level(numbers, 0), self._at_level(numbers, 1))
 
-    def distant(self, numbers: Numbers) -> Mask:
-        """Return which of some slices, in their order, may be in the place of an earlier one of them."""
-        distant: Mask = numbers >= numbers[0] + self._cells.places
-        return distant
+    def _at_level(self, numbers: Numbers, level: int) -> Numbers:
+        places = self._cells.places
+        if level:
+            return numbers % MORE_PLACES + (FIRST_PLACE + places)
+        return numbers % places + FIRST_PLACE
 
-    def numbers(self, found: CellsOfRows, first: int) -> Numbers:
-        """Return the slice of each group, of which the earliest possible one is `first`."""
-        return first + (found.numbers - FIRST_PLACE - first) % self._cells.places
+    def move(self, numbers: Numbers) -> bool:
+        """Choose other places for slices whose places are occupied; returns False if there are none."""
+        if any(self._levels.get(number, 0) & 2 for number in numbers.tolist()):
+            return False
+        for number in numbers.tolist():
+            self._levels[number] = self._levels.get(number, 0) | 2
+        return True
 
     def starts(self, numbers: Numbers) -> Numbers:
         """Return the begins of slices."""
@@ -121,10 +132,10 @@ class SlicePlaces:
     def changed(self, numbers: Numbers) -> None:
         """Note that rows have been added to slices."""
         earliest = int(numbers.min())
-        distinct = np.flatnonzero(np.bincount(numbers - earliest)) + earliest
         for length in [length for length, running in self._running.items() if earliest < running.end]:
             del self._running[length]
-        self._numbers.update(distinct.tolist())
+        for number in (np.flatnonzero(np.bincount(numbers - earliest)) + earliest).tolist():
+            self._levels.setdefault(number, 1)
 
     def forget(self) -> None:
         """Note that slots may not be in the tables, or that slices have been changed other than by rows."""
@@ -174,24 +185,35 @@ class SlicePlaces:
         found = self._session.read(with_rows, shards)
         starts, _, hashes, checks = found.values[bound.own :]
         numbers = (starts - self._cells.offset) // self._cells.slice
-        places = self.of(numbers)
-        identities = part_hashes(hashes, places, self._groups), part_checks(checks, places, len(checks))
-        layout, slots = self._store.find(*identities)
-        if layout != found.layout or not np.array_equal(slots, found.slots):
+        places, levels = np.empty_like(numbers), np.zeros(len(numbers), np.intp)
+        for level in (0, 1):
+            missing = np.flatnonzero(levels == 0)
+            tried = self._at_level(numbers.take(missing), level)
+            checked = part_checks(checks.take(missing), tried, len(missing))
+            layout, slots = self._store.find(part_hashes(hashes.take(missing), tried, self._groups), checked)
+            if layout != found.layout:
+                return False
+            right = slots == found.slots.take(missing)
+            places[missing[right]] = tried[right]
+            levels[missing[right]] = level + 1
+        if not levels.all():
             return False
-        ordinals = self._known.enter(slots, layout, places, hashes, checks)
+        ordinals = self._known.enter(found.slots, layout, places, hashes, checks)
         self._slot_of = np.full(self._known.count, -1, np.intp)
-        self._slot_of[ordinals] = slots
+        self._slot_of[ordinals] = found.slots
         self._keys = None
-        self._numbers = set(np.unique(numbers).tolist())
+        self._levels = {}
+        for level in (1, 2):
+            for number in np.unique(numbers[levels == level]).tolist():
+                self._levels[number] = self._levels.get(number, 0) | level
         self._version = layout, owners, self._known.generation
         return True
 
     def _closed(self, bound: BoundWindows, shards: Mask, since: int, until: int) -> list[ClosedInstance]:
         closed: list[ClosedInstance] = []
-        if not self._numbers:
+        if not self._levels:
             return closed
-        starts = self.starts(np.array(sorted(self._numbers), np.int64))
+        starts = self.starts(np.array(sorted(self._levels), np.int64))
         read = partial(self._slice, bound, shards)
         for begin, end in self._cells.closing(starts, since, until):
             running = self._running.setdefault(end - begin, RunningMerges(bound.bundle, read))
@@ -206,19 +228,24 @@ class SlicePlaces:
 
     def _slice(self, bound: BoundWindows, shards: Mask, number: int) -> Merged:
         """Return the partials of a slice by key."""
-        layout, (place, start) = self._store.layout, self._at(number)
+        parts = [self._part(bound, shards, number, place) for place in self._places_of(number)]
+        return parts[0] if len(parts) == 1 else merge(bound.bundle, *parts)
+
+    def _places_of(self, number: int) -> list[int]:
+        bits = self._levels.get(number, 1)
+        numbers = np.array([number])
+        return [int(self._at_level(numbers, level)[0]) for level in (0, 1) if bits & (level + 1)]
+
+    def _part(self, bound: BoundWindows, shards: Mask, number: int, place: int) -> Merged:
+        layout = self._store.layout
         slots = self._known.slots(place)
         found = self._session.values_at(np.maximum(slots, 0), layout, shards, slice(bound.own + 1))
         if found is None or self._known.generation is not self._version[2]:
             raise _MovedError
         values, live = found
-        present = live & (slots >= 0) & (values.pop() == start)
+        present = live & (slots >= 0) & (values.pop() == self._cells.offset + number * self._cells.slice)
         self._note_slots(slots, present)
         return Merged(values, present)
-
-    def _at(self, number: int) -> tuple[int, int]:
-        """Return the place and the begin of a slice."""
-        return number % self._cells.places + FIRST_PLACE, self._cells.offset + number * self._cells.slice
 
     def _note_slots(self, slots: Slots, present: Mask) -> None:
         if len(self._slot_of) < len(slots):
@@ -246,33 +273,39 @@ class SlicePlaces:
 
     def remove(self, bound: BoundWindows, shards: Mask, until: int) -> None:
         """Remove the slices that no instance needs that ends later; after `close`."""
-        numbers = np.array(sorted(self._numbers), np.int64)
-        if not len(numbers):
-            return
-        starts = self.starts(numbers)
-        expired = numbers[self._cells.expired(starts, starts + self._cells.slice, until)].tolist()
-        for number in expired:
-            while not self._removed(bound, shards, number):
+        for number in self._no_longer_needed(until):
+            while not all(self._removed(bound, shards, number, place) for place in self._places_of(number)):
                 self._searched(bound, shards & (self._store.owner == self._session.task))
-        self._numbers.difference_update(expired)
-        self.tidy(len(expired))
+        self.expired(until)
 
-    def _removed(self, bound: BoundWindows, shards: Mask, number: int) -> bool:
-        layout, (place, start) = self._store.layout, self._at(number)
+    def _no_longer_needed(self, until: int) -> list[int]:
+        numbers = np.array(sorted(self._levels), np.int64)
+        if not len(numbers):
+            return []
+        starts = self.starts(numbers)
+        expired: list[int] = numbers[self._cells.expired(starts, starts + self._cells.slice, until)].tolist()
+        return expired
+
+    def _removed(self, bound: BoundWindows, shards: Mask, number: int, place: int) -> bool:
+        layout = self._store.layout
         slots = self._known.slots(place)
         slots = slots[slots >= 0]
         found = self._session.values_at(slots, layout, shards, slice(bound.own, bound.own + 1))
         if found is None or not self._version or self._known.generation is not self._version[2]:
             return False
         (starts,), live = found
+        start = self._cells.offset + number * self._cells.slice
         return self._session.remove(Found(slots, layout, []), live & (starts == start))
 
-    def tidy(self, expired: int, keys: int = 0) -> None:
-        """Note expired slices, and the keys in a result; sometimes free the slots of keys that have no rows any more.
+    def expired(self, until: int, keys: int = 0) -> None:
+        """Note that slices have been removed, and the keys in a result; sometimes free the slots of keys without rows.
 
         The slots of other keys stay, though most may be empty just after a close.
         """
-        self._expired += expired
+        expired = self._no_longer_needed(until)
+        for number in expired:
+            del self._levels[number]
+        self._expired += len(expired)
         self._most_keys = max(self._most_keys, keys)
         if self._expired < self._cells.places:
             return

@@ -192,28 +192,30 @@ class WindowLogic:
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
     ) -> None:
         """Add rows to their slices, which are in their places unless these are occupied."""
-        if assigned.cells is not None:
-            distant = places.distant(assigned.numbers)
-            if distant.any():
-                chosen = distant.take(assigned.cells)
-                self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
-                rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
-                if not len(hashes):
-                    return
-        while True:
-            found = self._located(bound, rows, hashes, assigned, places.of(assigned.numbers))
-            numbers = places.numbers(found, int(assigned.numbers[0]))
+        while len(hashes):
+            of_slices = places.of(assigned.numbers)
+            distinct, first = np.unique(of_slices, return_index=True)
+            if len(distinct) < len(of_slices) and assigned.cells is not None:
+                # Slices far from each other have one place.
+                apart = np.ones(len(of_slices), np.bool_)
+                apart[first] = False
+                chosen = apart.take(assigned.cells)
+                if chosen.any():
+                    self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                    rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+                    continue
+            found = self._located(bound, rows, hashes, assigned, of_slices)
+            numbers = assigned.numbers.take(first.take(np.searchsorted(distinct, found.numbers)))
             starts = places.starts(numbers)
             occupied = places.occupied(bound, found, starts)
             if not occupied.any():
-                break
-            chosen = occupied.take(found.located.grouping.ordinals)
-            self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
-            rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
-            if not len(hashes):
+                self._added(bound, rows, assigned, found, starts)
+                places.changed(numbers)
                 return
-        self._added(bound, rows, assigned, found, starts)
-        places.changed(numbers)
+            if not places.move(np.unique(numbers[occupied])):
+                chosen = occupied.take(found.located.grouping.ordinals)
+                self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
 
     def _add_apart(
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
@@ -324,7 +326,7 @@ class WindowLogic:
             found = self._session.read(partial(self._touched, bound, record.event), shards)
             made = self._closing(bound, found, since, record.event)
         if self._places is not None:
-            self._places.tidy(len(np.unique(found.values[bound.own][made.expired])), len(np.unique(made.firsts)))
+            self._places.expired(record.event, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
         elif made.expired.any():
             self._session.tidy()
         return outputs
