@@ -1,13 +1,14 @@
-"""The stream of `windows.py`: rows in the order of event time with integer keys, and a bare loop over its windows."""
+"""The stream of `windows.py`: rows in the order of event time with integer keys, and bare loops over its windows."""
 
 from __future__ import annotations
 
 import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.routing.hashing import hash_columns
@@ -63,8 +64,123 @@ def emitted() -> tuple[int, int]:
     return sum(count for count, _ in EMITTED), sum(rows for _, rows in EMITTED)
 
 
-class BareWindows:
-    """Count and sum per key and slice in plain NumPy; instances are sums over the last slices."""
+class GroupbyWindows:
+    """What most would write with pandas: a `groupby` for each batch, and a dict with the partials of each slice."""
+
+    def __init__(self, slices: int, slice_us: int):
+        self._slices = slices
+        self._slice_us = slice_us
+        self._partials: dict[int, pd.DataFrame] = {}
+        self._next = 0
+
+    def update(self, keys: np.ndarray, values: np.ndarray, times: np.ndarray) -> None:
+        """Add a batch, then emit the instances that end before its newest row."""
+        frame = pd.DataFrame({"slice": times // self._slice_us, "key": keys, "value": values})
+        found = frame.groupby(["slice", "key"])["value"].agg(["count", "sum"])
+        for number in found.index.unique("slice"):
+            part = found.loc[number]
+            before = self._partials.get(number)
+            self._partials[number] = part if before is None else before.add(part, fill_value=0)
+        self.close(int(times.max()) // self._slice_us)
+
+    def close(self, until: int) -> None:
+        """Emit the instances that end with a slice before `until`."""
+        for end in range(self._next, until):
+            parts = [self._partials[n] for n in range(end - self._slices + 1, end + 1) if n in self._partials]
+            if parts:
+                total = pd.concat(parts).groupby(level=0).sum() if len(parts) > 1 else parts[0]
+                columns = total.index.to_numpy(), total["count"].to_numpy(np.int64), total["sum"].to_numpy()
+                note(_results(columns[0], end, self._slices, self._slice_us, *columns[1:]))
+            self._partials.pop(end - self._slices + 1, None)
+        self._next = max(self._next, until)
+
+
+class FactorizedWindows:
+    """What an expert would write: count and sum per key and slice in arrays, of keys that are not known before.
+
+    `pandas.factorize` finds the distinct keys of a batch, an index of pandas their places; a dict has the partials of
+    each slice, and an instance is the sum of its slices.
+    """
+
+    def __init__(self, slices: int, slice_us: int):
+        self._known = pd.Index(np.empty(0, np.int64))
+        self._slices = slices
+        self._slice_us = slice_us
+        self._partials: dict[int, list[np.ndarray]] = {}
+        self._next = 0
+
+    def update(self, keys: np.ndarray, values: np.ndarray, times: np.ndarray) -> None:
+        """Add a batch, then emit the instances that end before its newest row."""
+        codes, uniques = pd.factorize(keys)
+        places = self._known.get_indexer(uniques)
+        missing = np.flatnonzero(places < 0)
+        places[missing] = np.arange(len(self._known), len(self._known) + len(missing))
+        if len(missing):
+            self._known = self._known.append(pd.Index(uniques[missing]))
+        places, count = places[codes], len(self._known)
+        numbers = times // self._slice_us
+        first, last = int(numbers.min()), int(numbers.max())
+        for number in range(first, last + 1):
+            chosen = slice(None) if first == last else numbers == number
+            of_slice = places[chosen]
+            new = np.bincount(of_slice, minlength=count), np.bincount(of_slice, values[chosen], count)
+            before = self._partials.get(number)
+            self._partials[number] = (
+                [*new] if before is None else [_added(*pair) for pair in zip(before, new, strict=True)]
+            )
+        self.close(last)
+
+    def close(self, until: int) -> None:
+        """Emit the instances that end with a slice before `until`."""
+        for end in range(self._next, until):
+            self._emit(end)
+            self._partials.pop(end - self._slices + 1, None)
+        self._next = max(self._next, until)
+
+    def _emit(self, end: int) -> None:
+        parts = [self._partials[n] for n in range(end - self._slices + 1, end + 1) if n in self._partials]
+        if not parts:
+            return
+        counts, sums = (functools.reduce(_added, column) for column in zip(*parts, strict=True))
+        some = np.flatnonzero(counts)
+        note(_results(self._known.to_numpy()[some], end, self._slices, self._slice_us, counts[some], sums[some]))
+
+
+def _added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the sum of two arrays; the shorter one is of a time with fewer keys."""
+    short, long = sorted((one, other), key=len)
+    total = long.copy()
+    total[: len(short)] += short
+    return total
+
+
+def _results(
+    keys: np.ndarray, end: int, slices: int, slice_us: int, counts: np.ndarray, sums: np.ndarray
+) -> pa.RecordBatch:
+    bounds = [np.full(len(keys), bound * slice_us).view("datetime64[us]") for bound in (end + 1 - slices, end + 1)]
+    names = ["key", "window_start", "window_end", "rows", "total"]
+    return pa.record_batch([keys, *map(pa.array, bounds), counts, sums], names=names)
+
+
+def bare_windows(
+    make: type[GroupbyWindows | FactorizedWindows], total: int, rows: int, per_second: float, slices: int, slice_us: int
+) -> float:
+    """Run two threads, each for half of the keys of the engine's stream; returns rows per second."""
+
+    def run(mine: int) -> None:
+        state = make(slices, slice_us)
+        for batch in event_stream(total, rows, per_second):
+            keys = batch["key"].to_numpy()
+            chosen = np.flatnonzero((pd.util.hash_array(keys) & np.uint64(1)) == mine)
+            values, times = batch["value"].to_numpy(), batch["at"].to_numpy().view(np.int64)
+            state.update(keys[chosen], values[chosen], times[chosen])
+        state.close(state._next + slices)
+
+    return _timed(run, total, rows)
+
+
+class LeanWindows:
+    """Count and sum per key and slice in plain NumPy, with the number of keys given and this project's hash index."""
 
     def __init__(self, slices: int, slice_us: int):
         self._index = fastest()()
@@ -102,19 +218,19 @@ class BareWindows:
                 continue
             counts, sums = (np.sum([part[side] for part in parts], axis=0) for side in (0, 1))
             some = np.flatnonzero(counts)
-            start, stop = ((end + 1 - self._slices) * self._slice_us, (end + 1) * self._slice_us)
-            bounds = [pa.array(np.full(len(some), bound).view("datetime64[us]")) for bound in (start, stop)]
-            names = ["key", "window_start", "window_end", "rows", "total"]
-            note(pa.record_batch([self._keys[some], *bounds, counts[some], sums[some]], names=names))
+            note(_results(self._keys[some], end, self._slices, self._slice_us, counts[some], sums[some]))
             self._partials.pop(end - self._slices + 1, None)
         self._next = max(self._next, until)
 
 
-def bare_windows(total: int, rows: int, per_second: float, slices: int, slice_us: int) -> float:
-    """Run two threads that each do every step for half of the stream; returns rows per second."""
+def lean_windows(total: int, rows: int, per_second: float, slices: int, slice_us: int) -> float:
+    """Run two threads that each do every step for half of the stream; returns rows per second.
+
+    Their results are of their halves, and not brought together.
+    """
 
     def run(seed: int) -> None:
-        states = [BareWindows(slices, slice_us) for _ in range(2)]
+        states = [LeanWindows(slices, slice_us) for _ in range(2)]
         for batch in event_stream(total // 2, rows, per_second, seed):
             hashes = hash_columns(batch, ("key",))
             to = (hashes & np.uint64(1)).astype(np.uint8)
@@ -126,8 +242,13 @@ def bare_windows(total: int, rows: int, per_second: float, slices: int, slice_us
         for state in states:
             state.close(state._next + slices)
 
+    return _timed(run, total, rows)
+
+
+def _timed(run: Callable[[int], None], total: int, rows: int) -> float:
+    """Run two threads; returns rows per second."""
     warm(rows)
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in (0, 1)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
     began = time.perf_counter()
     for thread in threads:
         thread.start()

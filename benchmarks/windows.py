@@ -1,9 +1,12 @@
-"""Windowed counts and sums of 10,000 keys, compared with a bare loop; and what it saves that windows share slices.
+"""Windowed counts and sums of 10,000 keys, compared with bare loops; and what it saves that windows share slices.
 
-Prints one JSON line per window: the engine's and the bare loop's rows per second (medians of the runs, which
-alternate), their ratio, and the CPU time per row, which depends less on what else the machine does. Then, for windows
-of 5, 10, 15 and 20 minutes over an hour of event time: the CPU seconds of one compute with slices, of one with a
-state for each instance, and of four computes, beside the ratio that the cost model predicts.
+Prints one JSON line per window: the engine's and the bare loops' rows per second (medians of the runs, which
+alternate), their ratios, and the CPU time per row, which depends less on what else the machine does. The bare loops run
+in two threads. "groupby" is what most would write with pandas; "factorize" keeps arrays by key, as an expert would;
+both do not know the keys, and have the engine's results. "lean" is given the number of keys, uses the engine's hash
+index, and does not bring the results of its two threads together. Then, for windows of 5, 10, 15 and 20 minutes over an
+hour of event time: the CPU seconds of one compute with slices, of one with a state for each instance, and of four
+computes, beside the ratio that the cost model predicts.
 
     python benchmarks/windows.py [--rows 10000000] [--runs 5] [--batch 65536] [--only tumbling|hopping|sharing]
 """
@@ -17,7 +20,18 @@ import statistics
 import time
 from typing import Any
 
-from _event_stream import KEYS, bare_windows, emitted, event_stream, note, started, warm
+from _event_stream import (
+    KEYS,
+    FactorizedWindows,
+    GroupbyWindows,
+    bare_windows,
+    emitted,
+    event_stream,
+    lean_windows,
+    note,
+    started,
+    warm,
+)
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -66,28 +80,32 @@ def engine(client: Client, topology: de.Topology, rows: int) -> tuple[float, flo
 
 
 def throughput(client: Client, name: str, total: int, rows: int, runs: int) -> dict[str, Any]:
-    """Compare one window with the bare loop."""
+    """Compare one window with the bare loops."""
     window, slices, slice_us = WINDOWS[name]
-    measured: dict[str, list[float]] = {"engine": [], "bare": []}
-    cpu: dict[str, list[float]] = {"engine": [], "bare": []}
+    loops = {
+        "groupby": functools.partial(bare_windows, GroupbyWindows),
+        "factorize": functools.partial(bare_windows, FactorizedWindows),
+        "lean": lean_windows,
+    }
+    measured: dict[str, list[float]] = {side: [] for side in ("engine", *loops)}
+    cpu: dict[str, list[float]] = {side: [] for side in ("engine", *loops)}
     for _ in range(runs + 1):
-        took, spent, (results, counted) = engine(client, windowed(total, rows, PER_SECOND, [window]), rows)
-        assert counted == total * slices
+        took, spent, found = engine(client, windowed(total, rows, PER_SECOND, [window]), rows)
         measured["engine"].append(total / took)
         cpu["engine"].append(spent)
-        begun = time.process_time()
-        measured["bare"].append(bare_windows(total, rows, PER_SECOND, slices, slice_us))
-        cpu["bare"].append(time.process_time() - begun)
+        for side, loop in loops.items():
+            begun = time.process_time()
+            measured[side].append(loop(total, rows, PER_SECOND, slices, slice_us))
+            cpu[side].append(time.process_time() - begun)
+            assert side == "lean" or emitted() == found
     medians = {side: statistics.median(values[1:]) for side, values in measured.items()}
     return {
         "window": str(window),
-        "results": results,
-        "engine_rows_per_s": round(medians["engine"]),
-        "bare_rows_per_s": round(medians["bare"]),
-        "ratio": round(medians["engine"] / medians["bare"], 3),
+        "results": found[0],
+        **{f"{side}_rows_per_s": round(median) for side, median in medians.items()},
+        **{f"to_{side}": round(medians["engine"] / medians[side], 3) for side in loops},
         **{f"{side}_cpu_ns_per_row": round(statistics.median(spent[1:]) / total * 1e9) for side, spent in cpu.items()},
-        "all_engine": [round(value) for value in measured["engine"][1:]],
-        "all_bare": [round(value) for value in measured["bare"][1:]],
+        **{f"all_{side}": [round(value) for value in values[1:]] for side, values in measured.items()},
     }
 
 

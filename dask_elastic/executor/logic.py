@@ -11,7 +11,7 @@ from dask_elastic.executor.error_policy import Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
-from dask_elastic.routing.hashing import check_chosen, check_keys
+from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
@@ -98,7 +98,7 @@ class AggregateLogic:
         if not rows.schema.equals(bound.schema):
             rows = rows.copied() if isinstance(rows, ChosenRows) else rows
             rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
-        located = self.session.locate(rows, self.operator.keys, hashes, self._checks(rows, bound.keys))
+        located = self.session.locate(rows, self.operator.keys, hashes, checks_of(rows, bound.keys, self.operator.keys))
         results: list[pa.Array] = []
 
         def update(current: list[Column]) -> list[Column]:
@@ -113,12 +113,6 @@ class AggregateLogic:
             return []
         columns = _key_columns(rows, bound.keys, located)
         return [pa.RecordBatch.from_arrays([*columns, *results], schema=bound.results)]
-
-    def _checks(self, rows: pa.RecordBatch | ChosenRows, positions: list[int]) -> np.ndarray | None:
-        keys = self.operator.keys
-        if isinstance(rows, ChosenRows) and len(keys) == 1:
-            return check_chosen(rows, positions[0], keys[0])
-        return check_keys([rows.column(position) for position in positions], keys)
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         bundle = Bundle(self._aggregates, schema)

@@ -106,7 +106,7 @@ class Processor:
         rows = batch.rows
         if not isinstance(rows, ChosenRows):
             return rows
-        if not isinstance(self.logic, AggregateLogic):
+        if not isinstance(self.logic, AggregateLogic | WindowLogic):
             return rows.copied()
         rows.costs = self.costs
         return rows

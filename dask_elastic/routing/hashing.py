@@ -165,8 +165,14 @@ def check_keys(arrays: Sequence[pa.Array], names: Sequence[str]) -> Words | None
     return _single_check(plain[0]) if len(plain) == 1 else _hashes(plain, CHECK)
 
 
-def check_chosen(rows: ChosenRows, position: int, name: str) -> Words | None:
-    """Return `check_keys` of the only key column; most columns are not copied for it."""
+def checks_of(rows: pa.RecordBatch | ChosenRows, positions: Sequence[int], names: Sequence[str]) -> Words | None:
+    """Return `check_columns` of the key columns at some positions."""
+    if isinstance(rows, ChosenRows) and len(names) == 1:
+        return _check_chosen(rows, positions[0], names[0])
+    return check_keys([rows.column(position) for position in positions], names)
+
+
+def _check_chosen(rows: ChosenRows, position: int, name: str) -> Words | None:
     array = _plain(rows.source.column(position), name)
     kind = _KINDS[array.type.id]
     if array.null_count == 0 and kind in (_Kind.INTEGER, _Kind.BOOL, _Kind.FLOAT, _Kind.DAYS):

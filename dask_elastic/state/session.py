@@ -22,6 +22,8 @@ from dask_elastic.vocab.lock import Lock
 
 Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
 """Rows, names of the key columns, hashes, and checks (second hashes; None if all are zero)."""
+Again = Callable[[], tuple[int, Slots]]
+"""Finds the slots of located keys again, and returns the number of their layout."""
 Update = Callable[[list[Column]], list[Column]]
 RemainingOf = Callable[[list[Column], int, float], tuple[list[Column], npt.NDArray[np.bool_]]]
 
@@ -40,23 +42,22 @@ class Located:
         The rows by key; group i is the key of `slots[i]`.
     """
 
-    __slots__ = ("_checks", "_first", "_hashes", "_key_columns", "_layout", "_rows", "grouping", "slots")
+    __slots__ = ("_batch", "_first", "_layout", "grouping", "slots")
 
-    def __init__(self, slots: Slots, grouping: Grouping, first: Slots | None, batch: Batch, layout: int) -> None:
+    def __init__(
+        self, slots: Slots, grouping: Grouping, first: Slots | None, batch: Batch | Again, layout: int
+    ) -> None:
         self.slots = slots
         self.grouping = grouping
         self._first = first
         # Needed to locate the keys again if the store is packed in the meantime.
-        self._rows, self._key_columns, self._hashes, self._checks = batch
+        self._batch = batch
         self._layout = layout
 
     @property
     def first(self) -> Slots:
         """One row of each group."""
-        if self._first is None:
-            self._first = np.empty(len(self.slots), np.intp)
-            self._first[self.grouping.ordinals] = np.arange(len(self.grouping))
-        return self._first
+        return self.grouping.rows if self._first is None else self._first
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -130,17 +131,14 @@ class Session(SlotSearch):
                     if self._layout == self._store.layout:
                         return self._located(slots, batch)
 
-    def locate_at(
-        self, slots: Slots, layout: int, rows: pa.RecordBatch, key_columns: Sequence[str], hashes: Words, check: Words
-    ) -> Located | None:
+    def locate_at(self, slots: Slots, layout: int, grouping: Grouping, again: Again) -> Located | None:
         """As `locate`, for rows whose slots are known; None if the slots have other numbers by now."""
         with self.gate:
             self._require_open()
             if layout != self._store.layout:
                 return None
-            if layout != self._layout:
-                self._cache, self._layout = key_cache(self._store.make_index), layout
-            return self._located(slots, (rows, key_columns, hashes, check))
+            self._require_owned(slots)
+            return Located(slots, grouping, None, again, layout)
 
     def apply(self, located: Located, update: Update) -> list[Column]:
         """Replace the state of located keys by the result of `update`.
@@ -406,9 +404,13 @@ class Session(SlotSearch):
         return True
 
     def _relocate(self, located: Located) -> None:
-        located._layout, located.slots = self._store.admit(
-            self.task, located._rows, located._key_columns, located.first, located._hashes, located._checks
-        )
+        batch = located._batch
+        if isinstance(batch, tuple):
+            rows, key_columns, hashes, check = batch
+            found = self._store.admit(self.task, rows, key_columns, located.first, hashes, check)
+        else:
+            found = batch()
+        located._layout, located.slots = found
 
     def _check_count(self, values: Sequence[Column | None]) -> None:
         fields = self._store.slots.fields

@@ -61,6 +61,36 @@ class SlotSearch(ABC):
             slots = self._matching(matching, shards)
             return Found(slots, self._store.layout, [column.take(slots) for column in arrays.values])
 
+    def values_at(self, slots: Slots, layout: int, shards: Mask, fields: slice) -> tuple[list[Column], Mask] | None:
+        """Return values of slots, and which of them have state in shards that this task owns.
+
+        Parameters
+        ----------
+        slots : ndarray of intp
+            The slots.
+        layout : int
+            The layout for which they are valid.
+        shards : ndarray of bool
+            The shards that count.
+        fields : slice
+            The fields to read.
+
+        Returns
+        -------
+        tuple or None
+            Copies of the values, and one bool for each slot; None if the slots have other numbers by now.
+        """
+        with self.gate:
+            self._require_open()
+            if layout != self._store.layout:
+                return None
+            arrays = self._store.slots
+            live = (arrays.marks.take(slots) & LIVE) != 0
+            wanted = shards & (self._store.owner == self.task)
+            if not wanted.all():
+                live &= wanted.take(arrays.shards.take(slots))
+            return [column.take(slots) for column in arrays.values[fields]], live
+
     def keys_of(self, slots: Slots, layout: int) -> pa.RecordBatch | None:
         """Return the key columns of slots; None if the slots have other numbers by now.
 

@@ -145,3 +145,52 @@ class ChosenRows:
         values = function(rows)
         costs.note_copied(function, self.num_rows, copied - began, costs.now() - copied)
         return values
+
+
+def copied(rows: pa.RecordBatch | ChosenRows) -> pa.RecordBatch:
+    """Return rows as a batch: chosen ones are copied.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch or ChosenRows
+        The rows.
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        The rows.
+
+    Examples
+    --------
+    >>> copied(ChosenRows(pa.record_batch({"plane": ["a", "b"]}), np.array([1]))).to_pylist()
+    [{'plane': 'b'}]
+    """
+    return rows.copied() if isinstance(rows, ChosenRows) else rows
+
+
+def taken(rows: pa.RecordBatch | ChosenRows, positions: npt.NDArray[np.intp]) -> pa.RecordBatch | ChosenRows:
+    """Return some rows, which may repeat; chosen ones are not copied yet.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch or ChosenRows
+        The rows.
+    positions : numpy.ndarray of intp
+        The positions of those to return.
+
+    Returns
+    -------
+    pyarrow.RecordBatch or ChosenRows
+        The rows.
+
+    Examples
+    --------
+    >>> rows = ChosenRows(pa.record_batch({"plane": ["a", "b"]}), np.array([1]))
+    >>> taken(rows, np.array([0, 0])).column("plane").to_pylist()
+    ['b', 'b']
+    """
+    if not isinstance(rows, ChosenRows):
+        return take_rows(rows, positions)
+    some = ChosenRows(rows.source, rows.numbers.take(positions))
+    some.costs = rows.costs
+    return some

@@ -11,7 +11,7 @@ from dask_elastic.executor.logic import AggregateLogic
 from dask_elastic.executor.piece import Block, Receipt, pieces_by_route, sorted_block
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.meters import FunctionCosts
-from dask_elastic.routing.hashing import check_chosen, check_columns, hash_columns
+from dask_elastic.routing.hashing import check_columns, checks_of, hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.state.store import KeyedStore
@@ -216,7 +216,7 @@ def test_aggregate_of_a_user_gets_a_copy_of_the_rows():
 def test_checks_of_chosen_rows_equal_those_of_copies(key: str):
     rows = pa.record_batch({"key": KEYS[key]}).slice(5)
     chosen = ChosenRows(rows, np.flatnonzero(NUMBERS[5:] % 3))
-    found, expected = check_chosen(chosen, 0, "key"), check_columns(chosen.copied(), ["key"])
+    found, expected = checks_of(chosen, [0], ["key"]), check_columns(chosen.copied(), ["key"])
     assert (found is None) == (expected is None)
     assert found is None or found.tolist() == expected.tolist()
 

@@ -44,7 +44,12 @@ def counted(store, session, known, batch, key_type) -> None:
     rows = keys_of(batch, key_type)
     numbers = np.array([number for _, number in batch])
     cells = np.arange(len(batch))
-    located = known.locate(rows, ["key"], hash_columns(rows, ["key"]), check_columns(rows, ["key"]), numbers, cells)
+    hashes, checks = hash_columns(rows, ["key"]), check_columns(rows, ["key"])
+    found = known.locate(rows, ["key"], hashes, checks, numbers, cells)
+    located = found.located
+    ordinals = located.grouping.ordinals
+    assert found.numbers.take(ordinals).tolist() == numbers.tolist()
+    assert found.identities()[0].take(ordinals).tolist() == hashes.tolist()
     session.apply(located, lambda current: [current[0] + located.grouping.sizes])
 
 

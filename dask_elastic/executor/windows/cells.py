@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dask_elastic.executor.control_records.state_records import Grid
 from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.state.session import Located
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
 from dask_elastic.topology.operators import Compute
@@ -51,6 +52,12 @@ class Assigned(NamedTuple):
     counts: RowCounts
     late: Mask | None
 
+    def of_groups(self, located: Located) -> Numbers:
+        """Return the cell of each group of pairs."""
+        if self.cells is None:
+            return np.zeros(len(located), np.int64)
+        return self.cells.take(located.first)
+
 
 class _Spans(NamedTuple):
     """The instances of one window that contain each of several spans of time, by number."""
@@ -87,6 +94,8 @@ class EventCells:
         Whether cells are slices, and results are merged.
     grid : Grid
         The event times at which instances can begin, end, or take rows no more.
+    places : int
+        The slices that a key is expected to have at a time, at most; 0 if cells are not slices.
 
     Notes
     -----
@@ -114,6 +123,9 @@ class EventCells:
         self.offset = first.start % self.slice
         self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
         self.merges = self._merges(windowing)
+        longest = max(window.length for window in self.windows) // self.slice
+        # Half a window more than an instance needs, for rows ahead of the watermark.
+        self.places = longest + longest // 2 + 2 if self.merges else 0
 
     def _merges(self, windowing: Windowing) -> bool:
         if windowing.revised or len(windowing.time) > 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +12,13 @@ import pyarrow as pa
 
 from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import KeyTable, distinct_keys
+from dask_elastic.state.key_table import distinct_keys, few_grouped, key_cache
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.vocab.batch import FEW_ROWS
+from dask_elastic.vocab.chosen_rows import ChosenRows
+from dask_elastic.vocab.gather import take_rows
 
 MOST_KEYS = 1 << 20
 """With more keys, the tables begin again."""
@@ -22,6 +28,9 @@ MOST_TABLES = 64
 
 MOST_CELLS = 16
 """Batches with more cells are looked up in the store's index."""
+
+_SPARSE = 8
+"""The rows of each place are counted, with up to so many places for each row."""
 
 
 class KnownCells:
@@ -39,38 +48,52 @@ class KnownCells:
         The task's session with it.
     groups : int
         The number of groups of the component's key space.
+    places : int
+        The cells of one key that are in use at a time, if that is known.
+
+    Attributes
+    ----------
+    generation : object
+        Replaced whenever slots that were in the tables are in them no more, or new ones were not entered.
     """
 
-    def __init__(self, store: KeyedStore, session: Session, groups: int) -> None:
+    def __init__(self, store: KeyedStore, session: Session, groups: int, places: int = 0) -> None:
         self._store = store
         self._session = session
         self._groups = groups
+        self._most_tables = MOST_TABLES + places
         self._layout = -1
+        self._scratch: Slots = np.empty(0, np.intp)
         self._tables: dict[int, Slots] = {}
-        self._forget_keys()
+        self.forget()
 
-    def _forget_keys(self) -> None:
-        self._keys = KeyTable(self._store.make_index)
+    def forget(self) -> None:
+        """Forget all keys and slots."""
+        self._forget_tables()
+        self._keys = key_cache(self._store.make_index)
         # As of `key_table.Identity`, by ordinal.
         self.hashes: Words = np.zeros(1024, np.uint64)
         self.checks: Words = np.zeros(1024, np.uint64)
         self._has_checks = False
+
+    def _forget_tables(self) -> None:
         self._tables.clear()
+        self.generation = object()
 
     def locate(
         self,
-        rows: pa.RecordBatch,
+        rows: pa.RecordBatch | ChosenRows,
         key_columns: Sequence[str],
         hashes: Words,
         checks: Words | None,
         numbers: npt.NDArray[np.int64],
         cells: npt.NDArray[np.int64] | None,
-    ) -> Located:
+    ) -> CellsOfRows:
         """Find the slots of rows; see `Session.locate`.
 
         Parameters
         ----------
-        rows : RecordBatch
+        rows : RecordBatch or ChosenRows
             The rows.
         key_columns : sequence of str
             Their key columns.
@@ -83,31 +106,87 @@ class KnownCells:
 
         Returns
         -------
-        Located
+        CellsOfRows
             The rows by key and cell.
         """
-        salts = int(numbers[0]) if cells is None else numbers.take(cells)
-        parts = part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
         if len(numbers) > MOST_CELLS or self._store.storage.on_disk:
-            return self._session.locate(rows, key_columns, *parts)
-        if cells is not None:
-            numbers, inverse = np.unique(numbers, return_inverse=True)
-            cells = inverse.reshape(-1).take(cells)
+            salts = int(numbers[0]) if cells is None else numbers.take(cells)
+            parts = part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
+            self.generation = object()
+            return CellsOfRows(self._session.locate(rows, key_columns, *parts), hashes, checks, None, numbers, cells)
+        if cells is not None and len(numbers) > 1:
+            # Sessions have a cell for each row.
+            distinct = np.unique(numbers)
+            if len(distinct) < len(numbers):
+                cells, numbers = np.searchsorted(distinct, numbers).take(cells), distinct
+        else:
+            cells = None
         ordinals = self.ordinals(hashes, checks)
         width = len(self.hashes)
-        places = ordinals if cells is None else cells * width + ordinals
+        places, grouping = self._grouped(ordinals if cells is None else cells * width + ordinals, numbers)
+        keys = _Keys(rows, key_columns, hashes, checks, grouping, numbers.take(places // width), self._groups)
+        again = partial(self._again, keys)
         while True:
             layout = self._store.layout
-            if self._layout != layout:
-                self._tables.clear()
-                self._layout = layout
-            slots = self._joined(numbers, width).take(places)
+            self._at_layout(layout)
+            slots = self._found(numbers, places, width)
             missing = np.flatnonzero(slots < 0)
-            if len(missing) and not self._admit(rows, key_columns, parts, numbers, places, missing, slots):
+            if len(missing) and not self._admit(keys, numbers, places, missing, slots):
                 continue
-            located = self._session.locate_at(slots, layout, rows, key_columns, *parts)
+            located = self._session.locate_at(slots, layout, grouping, again)
             if located is not None:
-                return located
+                ordinals = places if cells is None else places % width
+                return CellsOfRows(located, self.hashes, self.checks, ordinals, keys.numbers, None)
+
+    def _at_layout(self, layout: int) -> None:
+        if self._layout != layout:
+            self._forget_tables()
+            self._layout = layout
+
+    def _grouped(self, of_row: Slots, numbers: npt.NDArray[np.int64]) -> tuple[Slots, Grouping]:
+        """Return the distinct places, and the rows by place."""
+        if len(of_row) <= FEW_ROWS:
+            places, ordinals, _ = few_grouped(of_row)
+            return places, Grouping(ordinals, len(places))
+        most = len(self.hashes) * len(numbers)
+        if len(self._scratch) < most:
+            self._scratch = np.empty(most, np.intp)
+        scratch = self._scratch
+        if most > _SPARSE * len(of_row):
+            # If several rows have one place, the last write wins.
+            rows = np.arange(len(of_row))
+            scratch[of_row] = rows
+            places = of_row.take(np.flatnonzero(scratch.take(of_row) == rows))
+            counts = None
+        else:
+            counts = np.bincount(of_row, minlength=most)
+            places = counts.nonzero()[0]
+            if len(places) == most:
+                return places, Grouping(of_row, most, counts)
+            counts = counts.take(places)
+        scratch[places] = np.arange(len(places))
+        return places, Grouping(scratch.take(of_row), len(places), counts)
+
+    @property
+    def count(self) -> int:
+        """The number of known keys."""
+        return len(self._keys)
+
+    def slots(self, number: int) -> Slots:
+        """Return the slots of a cell by the number of the key, -1 if it is not known."""
+        self._at_layout(self._store.layout)
+        return self._table(number, len(self.hashes))[: self.count]
+
+    def enter(self, slots: Slots, layout: int, numbers: npt.NDArray[np.int64], hashes: Words, checks: Words) -> Slots:
+        """Enter slots in the tables, given their cells and the identities of the keys; returns the keys' numbers."""
+        self._at_layout(layout)
+        if not len(slots):
+            return slots
+        ordinals = self.ordinals(hashes, checks if checks.any() else None)
+        for number in np.unique(numbers).tolist():
+            inside = np.flatnonzero(numbers == number)
+            self._table(number, len(self.hashes))[ordinals.take(inside)] = slots.take(inside)
+        return ordinals
 
     def ordinals(self, hashes: Words, checks: Words | None) -> Slots:
         """Return a number for each key, the same for the same key as long as there are fewer than `MOST_KEYS`.
@@ -123,7 +202,7 @@ class KnownCells:
             Numbers from 0, without large gaps.
         """
         if len(self._keys) > MOST_KEYS:
-            self._forget_keys()
+            self.forget()
         found = self._keys.find(hashes, checks, self, verify=checks is not None or self._has_checks)
         missing = np.flatnonzero(found < 0)
         if len(missing):
@@ -136,57 +215,155 @@ class KnownCells:
         new = np.arange(len(self._keys), len(self._keys) + len(hashes))
         while new[-1] >= len(self.hashes):
             self.hashes, self.checks = (np.concatenate([old, np.zeros_like(old)]) for old in (self.hashes, self.checks))
-            self._tables.clear()
+            for number, table in self._tables.items():
+                self._tables[number] = np.concatenate([table, np.full(len(table), -1, np.intp)])
         self.hashes[new] = hashes
         self._has_checks |= checks is not None
         self.checks[new] = 0 if checks is None else checks
         self._keys.add(hashes, self.checks[new], new)
         return new
 
-    def _joined(self, numbers: npt.NDArray[np.int64], width: int) -> Slots:
-        """Return the tables of some cells, one after the other."""
-        tables = [self._table(number, width) for number in numbers.tolist()]
-        return tables[0] if len(tables) == 1 else np.concatenate(tables)
+    def _found(self, numbers: npt.NDArray[np.int64], places: Slots, width: int) -> Slots:
+        """Return the slots of places, or -1."""
+        if len(numbers) == 1:
+            return self._table(int(numbers[0]), width).take(places)
+        slots = np.empty(len(places), np.intp)
+        for inside, number, ordinals in self._by_cell(numbers, places, width):
+            slots[inside] = self._table(number, width).take(ordinals)
+        return slots
+
+    @staticmethod
+    def _by_cell(numbers: npt.NDArray[np.int64], places: Slots, width: int) -> Iterator[tuple[Slots, int, Slots]]:
+        """Yield which of the places are of each cell, its number, and their ordinals."""
+        cells = places // width
+        for cell, number in enumerate(numbers.tolist()):
+            inside = np.flatnonzero(cells == cell)
+            if len(inside):
+                yield inside, number, places.take(inside) - cell * width
 
     def _table(self, number: int, width: int) -> Slots:
         table = self._tables.pop(number, None)
         if table is None:
-            if len(self._tables) >= MOST_TABLES:
+            if len(self._tables) >= self._most_tables:
                 del self._tables[next(iter(self._tables))]
+                self.generation = object()
             table = np.full(width, -1, np.intp)
         # The cells used last are the last ones.
         self._tables[number] = table
         return table
 
-    def _admit(
-        self,
-        rows: pa.RecordBatch,
-        key_columns: Sequence[str],
-        parts: tuple[Words, Words],
-        numbers: npt.NDArray[np.int64],
-        places: Slots,
-        missing: Slots,
-        slots: Slots,
-    ) -> bool:
-        """Find or make the slots of missing rows in the store, and enter them in `slots` and the tables.
+    def _admit(self, keys: _Keys, numbers: npt.NDArray[np.int64], places: Slots, missing: Slots, slots: Slots) -> bool:
+        """Find or make the slots of missing places in the store, and enter them in `slots` and the tables.
 
         Returns whether the other slots are still valid; other tasks, or adding keys, may have moved all of them.
         """
-        width = len(self.hashes)
-        wanted = places.take(missing)
-        # If several rows have one place, the last write wins, and its row represents the place.
-        scratch = np.empty(width * len(numbers), np.intp)
-        scratch[wanted] = missing
-        picked = missing[scratch.take(wanted) == missing]
-        # The store adds keys in the order of their hashes faster.
-        picked = picked.take(np.argsort(parts[0].take(picked)))
-        layout, found = self._store.admit(self._session.task, rows, key_columns, picked, *parts)
+        layout, found, missing = keys.admitted(self._store, self._session.task, missing)
         if layout != self._layout:
             return False
-        scratch[places.take(picked)] = found
-        slots[missing] = scratch.take(wanted)
-        positions = places.take(picked) // width
-        for position, number in enumerate(numbers.tolist()):
-            inside = np.flatnonzero(positions == position)
-            self._table(number, width)[places.take(picked.take(inside)) - position * width] = found.take(inside)
+        slots[missing] = found
+        for inside, number, ordinals in self._by_cell(numbers, places.take(missing), len(self.hashes)):
+            self._table(number, len(self.hashes))[ordinals] = found.take(inside)
         return True
+
+    def _again(self, keys: _Keys) -> tuple[int, Slots]:
+        every = np.arange(keys.grouping.count)
+        layout, found, order = keys.admitted(self._store, self._session.task, every)
+        slots = np.empty_like(found)
+        slots[order] = found
+        return layout, slots
+
+
+class CellsOfRows:
+    """Rows by key and cell, with what is known of each group: the identity of its key, and the number of its cell.
+
+    Parameters
+    ----------
+    located : Located
+        The rows by key and cell.
+    hashes, checks : ndarray of uint64
+        The identities of keys; no checks if all are zero.
+    ordinals : ndarray of intp or None
+        The position of each group's key among them; None if they are those of the rows.
+    numbers : ndarray of int64
+        The number of each group's cell, or those of the cells of rows.
+    cells : ndarray of int64 or None
+        The cell of each row, by its position in `numbers`.
+    """
+
+    def __init__(
+        self,
+        located: Located,
+        hashes: Words,
+        checks: Words | None,
+        ordinals: Slots | None,
+        numbers: npt.NDArray[np.int64],
+        cells: npt.NDArray[np.int64] | None,
+    ) -> None:
+        self.located = located
+        self._hashes = hashes
+        self._checks = checks
+        self._ordinals = ordinals
+        self._numbers = numbers
+        self._cells = cells
+
+    @property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The number of each group's cell."""
+        if self._ordinals is not None:
+            return self._numbers
+        if self._cells is None:
+            return np.broadcast_to(self._numbers[0], len(self.located))
+        return self._numbers.take(self._cells.take(self.located.first))
+
+    def identities(self) -> tuple[Words, Words]:
+        """Return the hash and the check of each group's key."""
+        chosen = self.located.first if self._ordinals is None else self._ordinals
+        checks = np.zeros(len(chosen), np.uint64) if self._checks is None else self._checks.take(chosen)
+        return self._hashes.take(chosen), checks
+
+
+class _Keys(NamedTuple):
+    """The keys and cells of groups of rows; `numbers` has the number of each group's cell."""
+
+    rows: pa.RecordBatch | ChosenRows
+    key_columns: Sequence[str]
+    hashes: Words
+    checks: Words | None
+    grouping: Grouping
+    numbers: npt.NDArray[np.int64]
+    groups: int
+
+    def admitted(self, store: KeyedStore, task: int, groups: Slots) -> tuple[int, Slots, Slots]:
+        """Find or make the slots of groups; returns their layout, the slots, and the groups in the order of these."""
+        salts, rows = self.numbers.take(groups), self.grouping.rows.take(groups)
+        hashes = part_hashes(self.hashes.take(rows), salts, self.groups)
+        # The store adds keys in the order of their hashes faster.
+        order = np.argsort(hashes)
+        groups, salts, rows = (array.take(order) for array in (groups, salts, rows))
+        hashes = hashes.take(order)
+        checks = part_checks(None if self.checks is None else self.checks.take(rows), salts, len(rows))
+        keys = keys_at(self.rows, self.key_columns, rows)
+        layout, slots = store.admit(task, keys, self.key_columns, np.arange(len(rows)), hashes, checks)
+        return layout, slots, groups
+
+
+def keys_at(rows: pa.RecordBatch | ChosenRows, names: Sequence[str], positions: Slots) -> pa.RecordBatch:
+    """Return the key columns of some rows.
+
+    Parameters
+    ----------
+    rows : RecordBatch or ChosenRows
+        The rows.
+    names : sequence of str
+        The key columns.
+    positions : ndarray of intp
+        The numbers of the rows.
+
+    Returns
+    -------
+    RecordBatch
+        A copy.
+    """
+    if isinstance(rows, ChosenRows):
+        rows, positions = rows.source, rows.numbers.take(positions)
+    return take_rows(rows.select(list(names)), positions)

@@ -124,7 +124,9 @@ def _counted_order(starts: npt.NDArray[np.int64], ordinals: Positions) -> Positi
         return None
     found = np.full(places, -1, np.intp)
     found[ordinals * slices + ranks] = np.arange(len(starts))
-    return found[found >= 0]
+    found = found[found >= 0]
+    # A slice may have two partials of a key; see `Places`.
+    return found if len(found) == len(starts) else None
 
 
 def _ranks(starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

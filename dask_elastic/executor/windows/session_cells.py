@@ -37,6 +37,7 @@ class SessionCells:
 
     merges = True
     grid = None
+    places = 0
 
     def __init__(self, windowing: Windowing) -> None:
         window = windowing.windows[0]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +11,20 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.windows.cells import Assigned, EventCells
+from dask_elastic.executor.windows.bound_windows import BoundWindows
+from dask_elastic.executor.windows.cells import Assigned, EventCells, Numbers
+from dask_elastic.executor.windows.closing import (
+    Closing,
+    closed_cells,
+    closed_instances,
+    closed_sessions,
+    merged_slices,
+)
 from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
-from dask_elastic.executor.windows.known_cells import KnownCells
-from dask_elastic.executor.windows.partials import Partials
+from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells
-from dask_elastic.routing.hashing import check_keys
+from dask_elastic.executor.windows.slice_places import SlicePlaces
+from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slot_search import Found, Mask
@@ -38,9 +45,12 @@ from dask_elastic.topology.windowing import (
 )
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING
+
+Rows: TypeAlias = pa.RecordBatch | ChosenRows
 
 
 class WindowLogic:
@@ -70,13 +80,16 @@ class WindowLogic:
         self._aggregates = operator.aggregates
         self._store = store
         self._session = session
-        self._known = KnownCells(store, session, groups)
+        self._known = KnownCells(store, session, groups, self.cells.places)
+        self._places: SlicePlaces | None = None
+        if isinstance(self.cells, EventCells) and self.cells.merges:
+            self._places = SlicePlaces(self.cells, store, session, self._known, groups)
         self._emits = emits
-        self._bound: _Bound | None = None
+        self._bound: BoundWindows | None = None
 
     def process(
         self,
-        rows: pa.RecordBatch,
+        rows: Rows,
         hashes: Words,
         now: float = 0.0,
         errors: Errors | None = None,
@@ -87,8 +100,8 @@ class WindowLogic:
 
         Parameters
         ----------
-        rows : RecordBatch
-            The rows.
+        rows : RecordBatch or ChosenRows
+            The rows; of chosen rows, only columns that are read are copied.
         hashes : ndarray of uint64
             The hashes of their keys.
         now : float
@@ -107,14 +120,14 @@ class WindowLogic:
         """
         bound = self._bound or self._bind(rows.schema)
         if not rows.schema.equals(bound.schema):
-            rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
+            rows = check_schema(bound.schema, copied(rows), f"the input of {self.operator.name!r}")
         rows, hashes, times, untimed = self._timed(rows, hashes)
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
             assigned = self._assigned(times, BEGINNING if reached is None else reached)
             if assigned.late is not None and self.windowing.late == "stream":
-                late.append(rows.filter(pa.array(assigned.late)))
+                late.append(copied(rows).filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
@@ -131,9 +144,7 @@ class WindowLogic:
         late, self._late = self._late, []
         return late
 
-    def _timed(
-        self, rows: pa.RecordBatch, hashes: Words
-    ) -> tuple[pa.RecordBatch, Words, list[Times], pa.RecordBatch | None]:
+    def _timed(self, rows: Rows, hashes: Words) -> tuple[Rows, Words, list[Times], pa.RecordBatch | None]:
         """Return the rows that have a time, with their times, and the others."""
         columns = [rows.column(name) for name in self.windowing.time]
         untimed = None
@@ -146,6 +157,7 @@ class WindowLogic:
                 )
                 error.row = int(valid.argmin())  # type: ignore[attr-defined]
                 raise error
+            rows = copied(rows)
             untimed = rows.filter(pa.array(~valid))
             rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
             columns = [rows.column(name) for name in self.windowing.time]
@@ -158,18 +170,65 @@ class WindowLogic:
         assert isinstance(self.cells, EventCells)
         return self.cells.of_spans(times[0], times[1], reached)
 
-    def _updated(self, bound: _Bound, rows: pa.RecordBatch, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
+    def _updated(self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
         """Add rows to their cells; returns the results that appear at once."""
         if assigned.rows is not None:
             if not len(assigned.rows):
                 return []
-            rows, hashes = rows.take(pa.array(assigned.rows)), hashes.take(assigned.rows)
-        keys = self.operator.keys
-        columns = [rows.column(position) for position in bound.keys]
-        checks = check_keys(columns, keys)
-        located = self._known.locate(rows, keys, hashes, checks, assigned.numbers, assigned.cells)
-        first = located.first
-        cells = np.zeros(len(first), np.intp) if assigned.cells is None else assigned.cells.take(first)
+            rows, hashes = taken(rows, assigned.rows), hashes.take(assigned.rows)
+        if self._places is not None and len(assigned.numbers):
+            self._add_to_places(bound, rows, hashes, assigned, self._places)
+            return []
+        found = self._located(bound, rows, hashes, assigned, assigned.numbers)
+        return self._added(bound, rows, assigned, found)
+
+    def _located(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, numbers: Numbers
+    ) -> CellsOfRows:
+        checks = checks_of(rows, bound.keys, self.operator.keys)
+        return self._known.locate(rows, self.operator.keys, hashes, checks, numbers, assigned.cells)
+
+    def _add_to_places(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
+    ) -> None:
+        """Add rows to their slices, which are in their places unless these are occupied."""
+        while len(hashes):
+            of_slices = places.of(assigned.numbers)
+            distinct, first = np.unique(of_slices, return_index=True)
+            if len(distinct) < len(of_slices) and assigned.cells is not None:
+                # Slices far from each other have one place.
+                apart = np.ones(len(of_slices), np.bool_)
+                apart[first] = False
+                chosen = apart.take(assigned.cells)
+                if chosen.any():
+                    self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                    rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+                    continue
+            found = self._located(bound, rows, hashes, assigned, of_slices)
+            numbers = assigned.numbers.take(first.take(np.searchsorted(distinct, found.numbers)))
+            starts = places.starts(numbers)
+            occupied = places.occupied(bound, found, starts)
+            if not occupied.any():
+                self._added(bound, rows, assigned, found, starts)
+                places.changed(numbers)
+                return
+            if not places.move(np.unique(numbers[occupied])):
+                chosen = occupied.take(found.located.grouping.ordinals)
+                self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+
+    def _add_apart(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
+    ) -> None:
+        found = self._located(bound, rows, hashes, assigned, assigned.numbers)
+        self._added(bound, rows, assigned, found)
+        places.forget()
+
+    def _added(
+        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, starts: Numbers | None = None
+    ) -> list[pa.RecordBatch]:
+        """Add rows to the cells that were found; returns the results that appear at once."""
+        located = found.located
         outputs: list[pa.RecordBatch] = []
 
         def update(current: list[Column]) -> list[Column]:
@@ -179,16 +238,23 @@ class WindowLogic:
             if isinstance(self.cells, SessionCells):
                 own[:2] = _bounds(assigned.starts, located, known, own)
             if not known.all():
-                if isinstance(self.cells, EventCells):
+                if starts is not None:
+                    assert isinstance(self.cells, EventCells)
+                    own[:2] = starts, starts + self.cells.slice
+                elif isinstance(self.cells, EventCells):
+                    cells = assigned.of_groups(located)
                     own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
                 if self.cells.merges:
-                    own[2:] = hashes.take(first), np.zeros(len(first), np.uint64) if checks is None else checks[first]
-            if self.windowing.revised and (closed := assigned.closed.take(cells)).any():
+                    own[2:] = found.identities()
+            if not self.windowing.revised:
+                return after + own
+            closed = assigned.closed.take(assigned.of_groups(located))
+            if closed.any():
                 # The close of an instance has emitted revision 0, unless this is its first row of the key.
                 own[2] = np.where(closed, np.where(known, np.maximum(own[2], 0) + 1, 0), own[2])
-            if self._emits and self.windowing.revised:
+            if self._emits:
                 # A result that raises leaves the state as it was: its rows may be processed again without others.
-                outputs.extend(self._results_now(bound, columns, located, assigned.closed.take(cells), after + own))
+                outputs.extend(self._results_now(bound, rows, located, closed, after + own))
             return after + own
 
         self._session.apply(located, update)
@@ -196,8 +262,8 @@ class WindowLogic:
 
     def _results_now(
         self,
-        bound: _Bound,
-        columns: list[pa.Array],
+        bound: BoundWindows,
+        rows: Rows,
         located: Located,
         closed: npt.NDArray[np.bool_],
         after: list[Column],
@@ -209,9 +275,9 @@ class WindowLogic:
                 return []
             chosen = np.flatnonzero(closed)
             first, after = first.take(chosen), [column.take(chosen) for column in after]
-        keys = [column.take(pa.array(first)) for column in columns]
+        keys = keys_at(rows, self.operator.keys, first)
         starts, ends, revisions = after[bound.own :]
-        return [bound.batch(keys, starts, ends, after[: bound.own], revisions)]
+        return [bound.batch(keys.columns, starts, ends, after[: bound.own], revisions)]
 
     # closing
 
@@ -242,6 +308,11 @@ class WindowLogic:
         shards = np.zeros(self._store.shards, np.bool_)
         shards[batch.rows.column(0).to_numpy()] = True
         since = BEGINNING if batch.reached is None else batch.reached
+        if self._places is not None:
+            outputs = self._closed_by_places(bound, self._places, shards, since, record.event, policy)
+            if outputs is not None:
+                return outputs
+            self._places.forget()
         while True:
             found = self._session.read(partial(self._touched, bound, record.event), shards)
             if not len(found.slots):
@@ -254,11 +325,30 @@ class WindowLogic:
         while not self._session.remove(found, made.expired):
             found = self._session.read(partial(self._touched, bound, record.event), shards)
             made = self._closing(bound, found, since, record.event)
-        if made.expired.any():
+        if self._places is not None:
+            self._places.expired(record.event, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
+        elif made.expired.any():
             self._session.tidy()
         return outputs
 
-    def _touched(self, bound: _Bound, until: int, arrays: SlotArrays, window: slice) -> Mask:
+    def _closed_by_places(
+        self, bound: BoundWindows, places: SlicePlaces, shards: Mask, since: int, until: int, policy: ErrorPolicy
+    ) -> list[pa.RecordBatch] | None:
+        """Close instances without a search; returns None, and changes nothing, if that is not possible."""
+        closed = places.close(bound, shards, since, until)
+        if closed is None:
+            return None
+        outputs: list[pa.RecordBatch] = []
+        if closed and self._emits:
+            keys = places.keys_of(closed)
+            if keys is None:
+                return None
+            made = closed_instances([(one.begin, one.end, len(one.keys), one.values) for one in closed])
+            outputs = self._results(bound, made, keys, policy) if keys.num_rows else []
+        places.remove(bound, shards, until)
+        return outputs
+
+    def _touched(self, bound: BoundWindows, until: int, arrays: SlotArrays, window: slice) -> Mask:
         """Return the cells that may be of instances that end up to a time, or expire then."""
         if isinstance(self.cells, SessionCells):
             begun: Mask = arrays.values[bound.own][window] < until
@@ -266,15 +356,17 @@ class WindowLogic:
         ended: Mask = arrays.values[bound.own + 1][window] <= until
         return ended
 
-    def _closing(self, bound: _Bound, found: Found, since: int, until: int) -> _Closing:
+    def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> Closing:
         if isinstance(self.cells, SessionCells):
-            return self._chained(bound, found, self.cells.gap, until)
-        starts, ends = found.values[bound.own : bound.own + 2]
-        expired = self.cells.expired(starts, ends, until)
-        return (self._merged if self.cells.merges else self._single)(bound, found, expired, since, until)
+            return closed_sessions(bound, found, self.cells.gap, until)
+        if not self.cells.merges:
+            return closed_cells(bound, found, self.cells, since, until)
+        hashes, checks = found.values[bound.own + 2 :]
+        ordinals = self._known.ordinals(hashes, checks if checks.any() else None)
+        return merged_slices(bound, found, self.cells, ordinals, since, until)
 
     def _results(
-        self, bound: _Bound, made: _Closing, keys: pa.RecordBatch, policy: ErrorPolicy
+        self, bound: BoundWindows, made: Closing, keys: pa.RecordBatch, policy: ErrorPolicy
     ) -> list[pa.RecordBatch]:
         rows = pa.RecordBatch.from_arrays(
             [*keys.columns, timestamps(made.starts, bound.time), timestamps(made.ends, bound.time)],
@@ -288,55 +380,7 @@ class WindowLogic:
 
         return policy.run(self.operator.name, run, rows)
 
-    def _single(self, bound: _Bound, found: Found, expired: Mask, since: int, until: int) -> _Closing:
-        """Return the results of cells that are instances."""
-        starts, ends = found.values[bound.own : bound.own + 2]
-        order = np.lexsort((starts, ends))
-        # Those that have ended before are kept for corrections.
-        order = order[np.searchsorted(ends, since, side="right", sorter=order) :]
-
-        def part(start: int, stop: int) -> list[Column]:
-            chosen = order[start:stop]
-            return [column.take(chosen) for column in found.values[: bound.own]]
-
-        return _Closing(order, starts.take(order), ends.take(order), part, expired)
-
-    def _chained(self, bound: _Bound, found: Found, gap: int, until: int) -> _Closing:
-        """Return the results of sessions, each merged from the cells of a key."""
-        firsts, lasts, hashes, checks = found.values[bound.own :]
-        partials = Partials(bound.bundle, found.values[: bound.own], firsts, hashes, checks)
-        chains = partials.chained(lasts, gap)
-        closed = chains.ends <= until
-        groups = chains.groups.chosen(closed)
-        expired = np.zeros(len(firsts), np.bool_)
-        expired[groups.partials] = True
-        values = partial(partials.merged, groups)
-        return _Closing(groups.firsts, chains.starts[closed], chains.ends[closed], values, expired)
-
-    def _merged(self, bound: _Bound, found: Found, expired: Mask, since: int, until: int) -> _Closing:
-        """Return the results of instances, each merged from the slices of a key."""
-        starts, _, hashes, checks = found.values[bound.own :]
-        ordinals = self._known.ordinals(hashes, checks if checks.any() else None)
-        partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks, ordinals)
-        assert isinstance(self.cells, EventCells)
-        instances = self.cells.closing(starts, since, until)
-        parts = [partials.within(begin, end) for begin, end in instances]
-        bounds = np.cumsum([0, *(len(groups.lengths) for groups in parts)])
-
-        def part(start: int, stop: int) -> list[Column]:
-            merged: list[list[Column]] = []
-            for groups, first in zip(parts, bounds.tolist(), strict=False):
-                begin, end = max(start, first) - first, min(stop, first + len(groups.lengths)) - first
-                if begin < end:
-                    merged.append(partials.merged(groups, begin, end))
-            return merged[0] if len(merged) == 1 else [_joined(columns) for columns in zip(*merged, strict=True)]
-
-        firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
-        lengths = np.diff(bounds)
-        begins, ends = (np.repeat([one[side] for one in instances], lengths) for side in (0, 1))
-        return _Closing(firsts, begins.astype(np.int64), ends.astype(np.int64), part, expired)
-
-    def _bind(self, schema: pa.Schema) -> _Bound:
+    def _bind(self, schema: pa.Schema) -> BoundWindows:
         operator = self.operator
         select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
         bundle = Bundle(self._aggregates, schema)
@@ -348,50 +392,8 @@ class WindowLogic:
         shown = [keys.field(key) for key in result_keys(operator.keys)]
         results = pa.schema([*shown, *map(pa.field, spans, spans.values()), *bundle.schema])
         positions = [schema.get_field_index(key) for key in operator.keys]
-        self._bound = _Bound(schema, bundle, positions, results, kind, len(bundle.fields))
+        self._bound = BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))
         return self._bound
-
-
-class _Bound(NamedTuple):
-    """What depends on the schema of the input; `own` is the position of the first field that is no aggregate's."""
-
-    schema: pa.Schema
-    bundle: Bundle
-    keys: list[int]
-    results: pa.Schema
-    time: pa.DataType
-    own: int
-
-    def batch(
-        self,
-        keys: list[pa.Array],
-        starts: Times,
-        ends: Times,
-        values: list[Column],
-        revision: npt.NDArray[np.int64] | int,
-    ) -> pa.RecordBatch:
-        """Return results as rows; a revision below 0, before an instance has closed, is null."""
-        # Results of windows over all rows have no key.
-        shown = [] if self.results.names[0] == WINDOW_START else keys
-        columns = [*shown, timestamps(starts, self.time), timestamps(ends, self.time)]
-        if REVISION in self.results.names:
-            numbers = np.broadcast_to(np.asarray(revision, np.int64), len(starts))
-            columns.append(pa.array(numbers, mask=numbers < 0))
-        columns += self.bundle.results(values).values()
-        return pa.RecordBatch.from_arrays(columns, schema=self.results)
-
-
-class _Closing(NamedTuple):
-    """Results to be: the position of a partial of each one's key, the instances, and the state of a range of them.
-
-    `expired` says which of the cells no later result needs.
-    """
-
-    firsts: npt.NDArray[np.intp]
-    starts: Times
-    ends: Times
-    values: Callable[[int, int], list[Column]]
-    expired: Mask
 
 
 def make_cells(windowing: Windowing) -> EventCells | SessionCells:
@@ -430,9 +432,8 @@ def _bounds(times: Times, located: Located, known: Mask, before: list[Column]) -
     ]
 
 
-def _joined(columns: tuple[Column, ...]) -> Column:
-    first = columns[0]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(columns)
-    lengths = np.concatenate([column.lengths for column in columns])
-    return type(first).of_lengths(np.concatenate([column.values for column in columns]), lengths)
+def _part(rows: Rows, hashes: Words, assigned: Assigned, chosen: Mask) -> tuple[Rows, Words, Assigned]:
+    """Return some of the rows."""
+    positions = np.flatnonzero(chosen)
+    cells = None if assigned.cells is None else assigned.cells.take(positions)
+    return taken(rows, positions), hashes.take(positions), assigned._replace(rows=None, cells=cells)

@@ -22,8 +22,8 @@ class Grouping:
 
     Notes
     -----
-    `order`, `starts` and `sizes` are computed at first use and cached, so that several aggregates over one batch share
-    them. Not thread-safe.
+    `order`, `rows`, `starts` and `sizes` are computed at first use and cached, so that several aggregates over one
+    batch share them. Not thread-safe.
 
     Examples
     --------
@@ -32,12 +32,13 @@ class Grouping:
     ([1, 2], [1, 0, 2], [0, 1])
     """
 
-    __slots__ = ("_order", "_sizes", "_starts", "count", "ordinals")
+    __slots__ = ("_order", "_rows", "_sizes", "_starts", "count", "ordinals")
 
     def __init__(self, ordinals: npt.NDArray[np.intp], count: int, sizes: npt.NDArray[np.intp] | None = None) -> None:
         self.ordinals = ordinals
         self.count = count
         self._order: npt.NDArray[np.intp] | None = None
+        self._rows: npt.NDArray[np.intp] | None = None
         self._sizes = sizes
         self._starts: npt.NDArray[np.intp] | None = None
 
@@ -90,6 +91,14 @@ class Grouping:
         if self._starts is None:
             self._starts = np.cumsum(self.sizes) - self.sizes
         return self._starts
+
+    @property
+    def rows(self) -> npt.NDArray[np.intp]:
+        """One row of each group; every group must have one."""
+        if self._rows is None:
+            self._rows = np.empty(self.count, np.intp)
+            self._rows[self.ordinals] = np.arange(len(self.ordinals))
+        return self._rows
 
     def restricted(self, chosen: npt.NDArray[np.bool_]) -> Grouping:
         """Return the grouping of the chosen rows, with the same groups; some may have no rows."""
