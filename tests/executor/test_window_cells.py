@@ -21,7 +21,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state import KeyedStore
 from dask_elastic.testing import run
 from dask_elastic.topology.operators import Compute
-from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
+from dask_elastic.topology.windowing import EventWindow, SessionWindow, Windowing
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts
@@ -187,7 +187,6 @@ def test_windows_over_no_times_are_refused():
 @pytest.mark.parametrize(
     ("windowing", "message"),
     [
-        (Windowing((CountWindow(3, 3),), ()), "windows of 3 rows are not implemented"),
         (Windowing((SessionWindow(3),), ("at",), emit="updates"), "results of sessions cannot be corrected"),
     ],
 )

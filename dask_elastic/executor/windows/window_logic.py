@@ -13,10 +13,11 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.windows.cells import Assigned, EventCells
-from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
+from dask_elastic.executor.windows.event_times import Times, timestamps
 from dask_elastic.executor.windows.known_cells import KnownCells
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.session_cells import SessionCells
+from dask_elastic.executor.windows.timed_rows import TimedRows
 from dask_elastic.routing.hashing import check_keys
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
@@ -32,7 +33,6 @@ from dask_elastic.topology.windowing import (
     REVISION,
     WINDOW_END,
     WINDOW_START,
-    CountWindow,
     SessionWindow,
     Windowing,
 )
@@ -108,7 +108,7 @@ class WindowLogic:
         bound = self._bound or self._bind(rows.schema)
         if not rows.schema.equals(bound.schema):
             rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
-        rows, hashes, times, untimed = self._timed(rows, hashes)
+        rows, hashes, times, untimed = TimedRows.of(rows, hashes, self.windowing)
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
@@ -130,27 +130,6 @@ class WindowLogic:
         """
         late, self._late = self._late, []
         return late
-
-    def _timed(
-        self, rows: pa.RecordBatch, hashes: Words
-    ) -> tuple[pa.RecordBatch, Words, list[Times], pa.RecordBatch | None]:
-        """Return the rows that have a time, with their times, and the others."""
-        columns = [rows.column(name) for name in self.windowing.time]
-        untimed = None
-        if any(column.null_count for column in columns):
-            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
-            if self.windowing.null_time == "refuse":
-                error = ValueError(
-                    f"the time {' or '.join(map(repr, self.windowing.time))} is null; filter such rows, or choose "
-                    "null_time='drop' or null_time='late'"
-                )
-                error.row = int(valid.argmin())  # type: ignore[attr-defined]
-                raise error
-            untimed = rows.filter(pa.array(~valid))
-            rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
-            columns = [rows.column(name) for name in self.windowing.time]
-        named = zip(columns, self.windowing.time, strict=True)
-        return rows, hashes, [microseconds(column, name) for column, name in named], untimed
 
     def _assigned(self, times: list[Times], reached: int) -> Assigned:
         if len(times) == 1:
@@ -413,8 +392,6 @@ def make_cells(windowing: Windowing) -> EventCells | SessionCells:
         If it is not implemented for such windows.
     """
     first = windowing.windows[0]
-    if isinstance(first, CountWindow):
-        raise TopologyError(f"windows of {first} are not implemented; keep the rows in a List of state, see docs/state")
     if isinstance(first, SessionWindow) and windowing.revised:
         raise TopologyError("results of sessions cannot be corrected: omit allowed_lateness and emit, and set slack")
     return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)
