@@ -25,6 +25,10 @@ NOT_CLOSED = -1
 REVISION = Field("__revision", np.dtype(np.int64), NOT_CLOSED)
 """The revision of the result that was emitted last since the instance was closed."""
 
+SHOWN_START = Field("__shown_start", np.dtype(np.int64), 0)
+SHOWN_END = Field("__shown_end", np.dtype(np.int64), NO_END)
+"""The bounds of the result that was emitted last for a session."""
+
 ROWS = Field("__rows", np.dtype(np.int64), 0)
 """The number of rows of the key; only in one of its slots."""
 
@@ -52,6 +56,17 @@ def window_fields(operator: Compute, merges: bool) -> tuple[Field, ...]:
     if merges:
         return START, END, KEY_HASH, KEY_CHECK
     return (START, END, REVISION) if operator.windowing.revised else (START, END)
+
+
+def session_fields() -> tuple[Field, ...]:
+    """Return the fields of the state of sessions with several results that follow those of the aggregates.
+
+    Returns
+    -------
+    tuple of Field
+        The fields: those of other sessions; and at one cell of each session, what was emitted last for it.
+    """
+    return START, END, KEY_HASH, KEY_CHECK, SHOWN_START, SHOWN_END, REVISION
 
 
 def count_fields(windowing: Windowing) -> tuple[Field, ...]:

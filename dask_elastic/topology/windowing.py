@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from dask_elastic.vocab.errors import TopologyError
 
-WINDOW_START, WINDOW_END, REVISION = "window_start", "window_end", "revision"
+WINDOW_START, WINDOW_END, REVISION, WITHDRAWN = "window_start", "window_end", "revision", "withdrawn"
 """The columns that results of windows have beside the keys and the aggregates."""
 
 Emit: TypeAlias = Literal["closed", "updates"]
@@ -213,7 +213,13 @@ class Windowing:
     @property
     def output_columns(self) -> tuple[str, ...]:
         """The columns that results have beside the keys and the aggregates."""
-        return (WINDOW_START, WINDOW_END, REVISION) if self.revised else (WINDOW_START, WINDOW_END)
+        revised = (REVISION, WITHDRAWN) if self.joins_results else (REVISION,)
+        return (WINDOW_START, WINDOW_END, *(revised if self.revised else ()))
+
+    @property
+    def joins_results(self) -> bool:
+        """Whether an instance may replace others that have results: sessions that grow or are joined do."""
+        return self.revised and isinstance(self.windows[0], SessionWindow)
 
     def has_same_state(self, other: Windowing | None) -> bool:
         """Return whether the state of this windowing is also that of another.

@@ -112,6 +112,13 @@ def test_results_that_may_be_corrected_have_a_revision():
     ]  # fmt: skip
 
 
+def test_results_of_sessions_that_may_grow_can_be_withdrawn():
+    grown = flights().key_by("plane").window(windows.session("1h")).compute(COUNT, allowed_lateness="1h")
+    assert results_schema(grown).names == [
+        "plane", "window_start", "window_end", "revision", "withdrawn", "flights",
+    ]  # fmt: skip
+
+
 def test_results_of_count_windows_are_bounded_by_numbers_of_rows():
     windowing = flights(event_time=None).key_by("plane").window(windows.count(10)).windowing
     bounds = {"window_start": pa.int64(), "window_end": pa.int64()}
@@ -187,7 +194,6 @@ def keyed(**options):
             lambda: keyed().window(windows.count(5)).compute(COUNT, name="n", emit="updates"),
             "'n': a result of a count window appears with the row that completes it",
         ),
-        (lambda: keyed().window(windows.session(5)).compute(COUNT, emit="updates"), "results of sessions appear once"),
         (lambda: hourly(flights(), executors=0), "executors is 0"),
         (lambda: hourly(flights(), shards=0), "shards is 0"),
         (lambda: hourly(flights(), store="tape"), "store"),

@@ -66,7 +66,7 @@ def test_results_are_those_of_the_whole_input(window, event_time):
     check(counted(rows, windows.count(*window), event_time), rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 120), st.booleans(), st.integers(0, 2**31))
 def test_any_count_window_has_the_results_of_the_whole_input(length, frequency, batch_rows, timed, seed):
     rows = readings(seed, rows=120, nulls=0.05)

@@ -135,6 +135,18 @@ def _grouped(pairs: pd.DataFrame, by: list[str], aggregates: Aggregates) -> pd.D
     return results if len(results) else pd.DataFrame(columns=[*by, *aggregates])
 
 
+def standing(results: pa.Table, keys: list[str]) -> pa.Table:
+    """Return what a reader has in the end who keeps the last result of each instance until it is withdrawn."""
+    last: dict[tuple[Any, ...], int] = {}
+    names = [*keys, START, END]
+    for number, row in enumerate(results.select([*names, "withdrawn"]).to_pylist()):
+        instance = tuple(row[name] for name in names)
+        last.pop(instance, None)
+        if not row["withdrawn"]:
+            last[instance] = number
+    return results.take(list(last.values())).drop_columns(["revision", "withdrawn"])
+
+
 def records(found: pd.DataFrame | pa.Table, places: int = 9) -> list[tuple[Any, ...]]:
     """Return results as comparable tuples in order: floats are rounded, nulls are None, times are microseconds."""
     if isinstance(found, pa.Table):

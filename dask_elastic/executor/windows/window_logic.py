@@ -38,7 +38,6 @@ from dask_elastic.topology.windowing import (
 )
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING
 
@@ -385,15 +384,8 @@ def make_cells(windowing: Windowing) -> EventCells | SessionCells:
     -------
     EventCells or SessionCells
         The cells.
-
-    Raises
-    ------
-    TopologyError
-        If it is not implemented for such windows.
     """
     first = windowing.windows[0]
-    if isinstance(first, SessionWindow) and windowing.revised:
-        raise TopologyError("results of sessions cannot be corrected: omit allowed_lateness and emit, and set slack")
     return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)
 
 

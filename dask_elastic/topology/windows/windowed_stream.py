@@ -10,7 +10,7 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
-from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, SessionWindow, Windowing
+from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, Windowing
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
@@ -112,7 +112,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         Returns
         -------
         Stream
-            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, and aggregates.
+            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, ``withdrawn`` if
+            these are of sessions, and aggregates.
 
         Raises
         ------
@@ -158,12 +159,6 @@ class WindowedStream(KeyedOutput, Generic[S]):
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
         changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
-        first = changed.windows[0]
-        if isinstance(first, SessionWindow) and changed.revised:
-            raise TopologyError(
-                f"{where}: results of sessions appear once; omit allowed_lateness and emit, and give the source slack "
-                "for rows that come late."
-            )
         if changed.null_time == "late" and changed.late != "stream":
             raise TopologyError(
                 f"{where}: null_time='late' sends rows without a time to the stream of late rows, which there is only "

@@ -16,7 +16,7 @@ from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 from dask_elastic.state.session import Session
 from dask_elastic.topology.aggregates.grouping import Grouping
 
-SEEDS = 12
+SEEDS = 8
 MOST_SEEDS = 60
 
 TRIED_FIRST = (45, 50, 9)
