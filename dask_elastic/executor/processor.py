@@ -14,6 +14,8 @@ from dask_elastic.executor.joins.interval_join import IntervalJoin
 from dask_elastic.executor.joins.make_join import make_join
 from dask_elastic.executor.logic import AggregateLogic, Logic, make_logic, make_timers
 from dask_elastic.executor.timer_logic import TimerLogic
+from dask_elastic.executor.windows.count_logic import CountLogic
+from dask_elastic.executor.windows.session_logic import SessionLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
@@ -68,15 +70,16 @@ class Processor:
         self.session = store.session(task)
         self.logic: Logic
         self.join: IntervalJoin | AsOfJoin | None = None
-        self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowLogic | None
+        self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowLogic | SessionLogic | None
         if operator.join is not None:
             self.logic = self.firing = self.join = make_join(operator, store, self.session, spaces[component.name])
         else:
             groups = spaces[component.name].groups
             self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
             self.firing = make_timers(operator, self.logic, store, self.session)
-        self.windows = self.logic if isinstance(self.logic, WindowLogic) else None
-        self.firing = self.windows or self.firing
+        self.windows = self.logic if isinstance(self.logic, WindowLogic | SessionLogic | CountLogic) else None
+        if isinstance(self.logic, WindowLogic | SessionLogic):
+            self.firing = self.logic
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""

@@ -64,7 +64,11 @@ def state_table(
             keys, values = _unexpired(layout, keys, values, now)
         results = layout.results(values)
     shown = keys.select(list(result_keys(tuple(keys.schema.names))))
-    return pa.table([*shown.columns, *results.values()], names=[*shown.schema.names, *results])
+    table = pa.table([*shown.columns, *results.values()], names=[*shown.schema.names, *results])
+    if operator.windowing is not None and operator.windowing.counted:
+        # The slot with the number of a key's rows may have no slice.
+        return table.filter(pa.array(np.less(*values[len(bundle.fields) : len(bundle.fields) + 2])))
+    return table
 
 
 def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
@@ -110,8 +114,8 @@ def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]
     windowing = operator.windowing
     if windowing is None:
         return {}
-    kind = pa.timestamp("us")
-    if windowing.time and schema is not None:
+    kind = pa.int64() if windowing.counted else pa.timestamp("us")
+    if windowing.time and not windowing.counted and schema is not None:
         kind = pa.timestamp("us", window_time_type(schema.field(windowing.time[0]).type, windowing.time[0]).tz)
     return {name: pa.array(times, kind) for name, times in zip((WINDOW_START, WINDOW_END), fields, strict=False)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.state.index import Slots
 from dask_elastic.state.shared_store import SharedStore
-from dask_elastic.state.slots import EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.vocab.lock import Lock
 
 Mask = npt.NDArray[np.bool_]
@@ -130,6 +130,32 @@ class SlotSearch(ABC):
                 return False
             if len(slots):
                 self._store.slots.reset(slots, TOMBSTONE if self._store.track_dirty else EMPTY)
+        return True
+
+    def rewrite(self, found: Found, chosen: Slots, values: Sequence[Column | None]) -> bool:
+        """Write values of slots.
+
+        Parameters
+        ----------
+        found : Found
+            What `read` returned.
+        chosen : ndarray of intp
+            The positions in it of the slots to write.
+        values : sequence of (ndarray, Ragged or None)
+            One column per field, with a value for each of these slots; a field given as None stays unchanged.
+
+        Returns
+        -------
+        bool
+            False, and nothing is written, if the slots have other numbers by now.
+        """
+        with self.gate:
+            self._require_open()
+            if found.layout != self._store.layout:
+                return False
+            if len(chosen):
+                mark = DIRTY if self._store.track_dirty else LIVE
+                self._store.slots.write(found.slots.take(chosen), values, mark)
         return True
 
     def _matching(self, matching: Matching, shards: Mask) -> Slots:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.windowing import Windowing
 
 START = Field("__start", np.dtype(np.int64), 0)
 """The begin of the slice or the instance, in microseconds since the Unix epoch."""
@@ -23,6 +24,17 @@ NOT_CLOSED = -1
 
 REVISION = Field("__revision", np.dtype(np.int64), NOT_CLOSED)
 """The revision of the result that was emitted last since the instance was closed."""
+
+SHOWN_START = Field("__shown_start", np.dtype(np.int64), 0)
+SHOWN_END = Field("__shown_end", np.dtype(np.int64), NO_END)
+"""The bounds of the result that was emitted last for a session."""
+
+ROWS = Field("__rows", np.dtype(np.int64), 0)
+"""The number of rows of the key; only in one of its slots."""
+
+OLDEST = Field("__oldest", np.dtype(np.int64), 2**63 - 1)
+NEWEST = Field("__newest", np.dtype(np.int64), -(2**63))
+"""Begin and end of the times of the rows of a slice."""
 
 
 def window_fields(operator: Compute, merges: bool) -> tuple[Field, ...]:
@@ -44,3 +56,30 @@ def window_fields(operator: Compute, merges: bool) -> tuple[Field, ...]:
     if merges:
         return START, END, KEY_HASH, KEY_CHECK
     return (START, END, REVISION) if operator.windowing.revised else (START, END)
+
+
+def session_fields() -> tuple[Field, ...]:
+    """Return the fields of the state of sessions with several results that follow those of the aggregates.
+
+    Returns
+    -------
+    tuple of Field
+        The fields: those of other sessions; and at one cell of each session, what was emitted last for it.
+    """
+    return START, END, KEY_HASH, KEY_CHECK, SHOWN_START, SHOWN_END, REVISION
+
+
+def count_fields(windowing: Windowing) -> tuple[Field, ...]:
+    """Return the fields of the state of a compute with count windows that follow those of its aggregates.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        A count window.
+
+    Returns
+    -------
+    tuple of Field
+        The fields: begin and end of the slice as numbers of rows, the rows of the key, and perhaps the slice's times.
+    """
+    return (START, END, ROWS, OLDEST, NEWEST) if windowing.time else (START, END, ROWS)

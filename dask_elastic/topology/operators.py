@@ -346,7 +346,7 @@ class Compute:
     @property
     def clocks(self) -> frozenset[Clock]:
         """The clocks of its timers; windows close in event time, and joins end in it."""
-        windowed = self.windowing is not None and bool(self.windowing.time)
+        windowed = self.windowing is not None and not self.windowing.counted
         closing: set[Clock] = {"event"} if windowed or self.join is not None else set()
         return frozenset(timer.clock for timer in (self.timers or {}).values()) | closing
 

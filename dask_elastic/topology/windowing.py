@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from dask_elastic.vocab.errors import TopologyError
 
-WINDOW_START, WINDOW_END, REVISION = "window_start", "window_end", "revision"
+WINDOW_START, WINDOW_END, REVISION, WITHDRAWN = "window_start", "window_end", "revision", "withdrawn"
 """The columns that results of windows have beside the keys and the aggregates."""
 
 Emit: TypeAlias = Literal["closed", "updates"]
@@ -150,8 +150,9 @@ class Windowing:
     windows : tuple of EventWindow, SessionWindow or CountWindow
         Event windows, or one window of another kind.
     time : tuple of str
-        One column of timestamps: a row at t is in the instances with begin <= t < end. Two columns, for event windows:
-        a row of a span t1..t2 is in those with begin <= t1 and t2 <= end. None for count windows.
+        One column of timestamps: a row at t is in the instances with begin <= t < end. Two columns, not for sessions:
+        a row of a span t1..t2 is in those with begin <= t1 and t2 <= end. Of a count window, the times bound the
+        results; without any, numbers of rows do.
     allowed_lateness : int
         Microseconds after the close of an instance during which rows still correct its result.
     emit : {"closed", "updates"}
@@ -191,8 +192,18 @@ class Windowing:
         _check_choice("emit", self.emit, ("closed", "updates"))
         _check_choice("late", self.late, ("drop", "stream"))
         _check_choice("null_time", self.null_time, ("drop", "late", "refuse"))
-        if isinstance(self.windows[0], CountWindow) and (self.allowed_lateness or self.late != "drop"):
-            raise TopologyError("count windows have no late rows; omit allowed_lateness and late.")
+        if self.counted and (self.allowed_lateness or self.late != "drop" or self.null_time == "late"):
+            raise TopologyError("count windows have no late rows; omit allowed_lateness, late, and null_time='late'.")
+        if self.counted and self.emit != "closed":
+            raise TopologyError(
+                "a result of a count window appears with the row that completes it; omit emit, or compute without a "
+                "window for the results of all rows so far."
+            )
+
+    @property
+    def counted(self) -> bool:
+        """Whether instances are numbers of rows, not spans of event time."""
+        return isinstance(self.windows[0], CountWindow)
 
     @property
     def revised(self) -> bool:
@@ -202,7 +213,13 @@ class Windowing:
     @property
     def output_columns(self) -> tuple[str, ...]:
         """The columns that results have beside the keys and the aggregates."""
-        return (WINDOW_START, WINDOW_END, REVISION) if self.revised else (WINDOW_START, WINDOW_END)
+        revised = (REVISION, WITHDRAWN) if self.joins_results else (REVISION,)
+        return (WINDOW_START, WINDOW_END, *(revised if self.revised else ()))
+
+    @property
+    def joins_results(self) -> bool:
+        """Whether an instance may replace others that have results: sessions that grow or are joined do."""
+        return self.revised and isinstance(self.windows[0], SessionWindow)
 
     def has_same_state(self, other: Windowing | None) -> bool:
         """Return whether the state of this windowing is also that of another.
@@ -262,10 +279,9 @@ class Windowing:
         if not isinstance(self.time, tuple) or not all(isinstance(name, str) and name for name in self.time):
             raise TopologyError(f"the time of windows is {self.time!r}; give the names of its columns as a tuple.")
         window = self.windows[0]
-        if isinstance(window, CountWindow):
-            if self.time:
-                raise TopologyError(f"count windows read no time, but time={self.time!r} was given; omit it.")
-        elif not self.time:
+        if not self.time:
+            if isinstance(window, CountWindow):
+                return
             raise TopologyError(f"the window {window} has no column of event time; name it with time='column'.")
         elif len(self.time) > 2 or len(set(self.time)) != len(self.time):
             raise TopologyError(f"time={self.time!r}; give one column, or two with the begin and the end of a span.")

@@ -21,7 +21,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state import KeyedStore
 from dask_elastic.testing import run
 from dask_elastic.topology.operators import Compute
-from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
+from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts
@@ -182,20 +182,6 @@ def test_windows_over_no_times_are_refused():
     rows = table.to_batches()[0]
     with pytest.raises(SchemaMismatch, match="the column 'at' is int64; cast it to a timestamp"):
         make_logic(operator, store, store.session(0), True).process(rows, hash_columns(rows, ["k"]))
-
-
-@pytest.mark.parametrize(
-    ("windowing", "message"),
-    [
-        (Windowing((CountWindow(3, 3),), ()), "windows of 3 rows are not implemented"),
-        (Windowing((SessionWindow(3),), ("at",), emit="updates"), "results of sessions cannot be corrected"),
-    ],
-)
-def test_windows_that_are_not_implemented_are_refused(windowing, message):
-    operator = Compute("c", ("k",), {"n": de.aggregate.Count()}, windowing=windowing)
-    store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), int))
-    with pytest.raises(TopologyError, match=message):
-        make_logic(operator, store, store.session(0), True)
 
 
 def test_task_without_rows_closes_what_a_shard_brings_along():

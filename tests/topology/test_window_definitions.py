@@ -23,7 +23,7 @@ MINUTE = 60_000_000
         (windows.sliding("5min", "10min", "1h"), EventWindow(5 * MINUTE, 10 * MINUTE, 60 * MINUTE)),
         (windows.session("30min"), SessionWindow(30 * MINUTE)),
         (windows.count(100), CountWindow(100, 100)),
-        (windows.count(100, every=10), CountWindow(100, 10)),
+        (windows.count(100, frequency=10), CountWindow(100, 10)),
     ],
 )
 def test_window_has_the_numbers_of_its_definition(window, expected):
@@ -63,7 +63,7 @@ def test_start_is_an_instant_or_a_duration_since_the_epoch(start):
         (lambda: windows.sliding(0, "1h", 0), "sliding: frequency is 0"),
         (lambda: windows.session("-1min"), "session: gap is '-1min'"),
         (lambda: windows.count(0), "count: length is 0"),
-        (lambda: windows.count(10, every=11), "every is 11, above the length, 10"),
+        (lambda: windows.count(10, frequency=11), "frequency is 11, above the length, 10"),
         (lambda: windows.count("10min"), "count: length is '10min'; give an integer"),
         (lambda: windows_of([], "stream"), "empty list"),
         (lambda: windows_of([None], "stream"), "window got None"),

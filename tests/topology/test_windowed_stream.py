@@ -112,10 +112,25 @@ def test_results_that_may_be_corrected_have_a_revision():
     ]  # fmt: skip
 
 
+def test_results_of_sessions_that_may_grow_can_be_withdrawn():
+    grown = flights().key_by("plane").window(windows.session("1h")).compute(COUNT, allowed_lateness="1h")
+    assert results_schema(grown).names == [
+        "plane", "window_start", "window_end", "revision", "withdrawn", "flights",
+    ]  # fmt: skip
+
+
 def test_results_of_count_windows_are_bounded_by_numbers_of_rows():
-    windowing = flights().key_by("plane").window(windows.count(10)).windowing
+    windowing = flights(event_time=None).key_by("plane").window(windows.count(10)).windowing
     bounds = {"window_start": pa.int64(), "window_end": pa.int64()}
     assert (windowing.time, bound_columns(windowing, {}, "counts")) == ((), bounds)
+
+
+def test_results_of_count_windows_are_bounded_by_times_that_are_known():
+    windowing = flights().key_by("plane").window(windows.count(10)).windowing
+    assert windowing.time == ("at",)
+    assert bound_columns(windowing, {"at": pa.timestamp("s")}, "counts") == dict.fromkeys(
+        ("window_start", "window_end"), pa.timestamp("us")
+    )
 
 
 def test_windows_over_all_rows_have_one_key_that_results_lack():
@@ -149,7 +164,10 @@ def keyed(**options):
             lambda: keyed().window(["1h", windows.count(5)]),
             "stream of 'flights': the windows of one compute are of one",
         ),
-        (lambda: keyed().window(windows.count(5), time="at"), "count windows read no time"),
+        (
+            lambda: keyed().window("1h", time=()),
+            "the window 1h has no column of event time; name it with time='column'",
+        ),
         (lambda: keyed().window("1h", time=5), "time is 5; give the name of a column"),
         (lambda: keyed().window("1h", time=["a", "b", "c"]), "give one column, or two"),
         (lambda: keyed().compute(COUNT, name="n").key_by("plane").window("1h"), "results of compute 'n' is not known"),
@@ -173,10 +191,9 @@ def keyed(**options):
             "null_time='late' sends rows without a time to the",
         ),
         (
-            lambda: keyed().window(windows.count(5)).compute(COUNT, name="n"),
-            "'n': windows of a number of rows, 5",
+            lambda: keyed().window(windows.count(5)).compute(COUNT, name="n", emit="updates"),
+            "'n': a result of a count window appears with the row that completes it",
         ),
-        (lambda: keyed().window(windows.session(5)).compute(COUNT, emit="updates"), "results of sessions appear once"),
         (lambda: hourly(flights(), executors=0), "executors is 0"),
         (lambda: hourly(flights(), shards=0), "shards is 0"),
         (lambda: hourly(flights(), store="tape"), "store"),

@@ -49,8 +49,9 @@ def test_window_with_invalid_number_is_refused(make, problem):
         ({"time": ("a", "b", "c")}, "give one column, or two"),
         ({"time": ("a", "a")}, "give one column, or two"),
         ({"windows": (SessionWindow(5),), "time": ("a", "b")}, "sessions are of points in time"),
-        ({"windows": (CountWindow(5, 5),)}, "count windows read no time"),
+        ({"windows": (CountWindow(5, 5),), "time": ("a", "b", "c")}, "give one column, or two"),
         ({"windows": (CountWindow(5, 5),), "time": (), "allowed_lateness": 5}, "count windows have no late rows"),
+        ({"windows": (CountWindow(5, 5),), "emit": "updates"}, "appears with the row that completes it; omit emit"),
         ({"allowed_lateness": -1}, "allowed_lateness is -1"),
         ({"allowed_lateness": 0.5}, "allowed_lateness is 0.5"),
         ({"emit": "always"}, "emit is 'always'; give 'closed' or 'updates'"),
@@ -72,7 +73,8 @@ def test_windowed_compute_reads_its_times_and_has_an_event_clock():
     compute = Compute("hourly", ("origin",), {"delay": Mean("delay")}, windowing=HOURLY)
     assert compute.columns == ("origin", "departure", "delay")
     assert compute.clocks == {"event"}
-    assert replace(compute, windowing=Windowing((CountWindow(5, 5),), ())).clocks == frozenset()
+    for time in ((), ("departure",)):
+        assert replace(compute, windowing=Windowing((CountWindow(5, 5),), time)).clocks == frozenset()
     assert pickle.loads(pickle.dumps(compute)).windowing == HOURLY
 
 

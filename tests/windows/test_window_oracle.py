@@ -123,9 +123,26 @@ def test_count_windows_agree_with_a_loop(rows, length, frequency):
         for begin in range(0, len(values), frequency):
             groups[key, begin, begin + length] = values[begin : begin + length]
     found = expected(table(rows), ["key"], Windowing((CountWindow(length, frequency),), ()), AGGREGATES)
-    assert records(found.results) == looped(groups)
+    assert records(found.results) == looped({one: values for one, values in groups.items() if len(values) == length})
     assert found.pairs == sum(map(len, groups.values()))
     assert found.untimed == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_count_windows_with_a_time_agree_with_a_loop(rows, length, frequency, spans):
+    wanted = []
+    timed = [row for row in rows if row[1] is not None and not (spans and row[2] is None)]
+    for key in {key for key, *_ in timed}:
+        mine = [row for row in timed if row[0] == key]
+        for begin in range(0, len(mine) - length + 1, frequency):
+            within = mine[begin : begin + length]
+            last = max(row[1] + row[2] if spans else row[1] + 1 for row in within)
+            wanted.append(aggregated(key, min(row[1] for row in within), last, [row[3] for row in within]))
+    windowing = Windowing((CountWindow(length, frequency),), ("begin", "end") if spans else ("begin",))
+    found = expected(table(rows), ["key"], windowing, AGGREGATES)
+    assert records(found.results) == sorted(wanted, key=repr)
+    assert found.untimed == len(rows) - len(timed)
 
 
 @pytest.mark.parametrize(

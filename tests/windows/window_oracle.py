@@ -29,7 +29,8 @@ class Expected(NamedTuple):
 def expected(rows: pa.Table, keys: list[str], windowing: Windowing, aggregates: Aggregates) -> Expected:
     """Return the results over all rows, none of which is late.
 
-    Times are in microseconds since the Unix epoch; those of results of count windows are numbers of rows.
+    Times are in microseconds since the Unix epoch. Results of count windows are those of complete instances, bounded
+    by numbers of rows if there is no time.
     """
     frame = _frame(rows, windowing)
     timed = frame.dropna(subset=list(windowing.time))
@@ -37,7 +38,10 @@ def expected(rows: pa.Table, keys: list[str], windowing: Windowing, aggregates: 
     if isinstance(window, SessionWindow):
         parts = [_sessions(timed, keys, windowing.time[0], window.gap)]
     elif isinstance(window, CountWindow):
-        parts = [_counts(timed, keys, window)]
+        pairs = _counts(timed, keys, window)
+        complete = _bounded(pairs, keys, window, windowing.time)
+        results = _grouped(complete, [*keys, START, END, "instance"], aggregates).drop(columns="instance")
+        return Expected(results, len(pairs), len(timed) - pairs["row"].nunique(), len(frame) - len(timed))
     else:
         parts = [_instances(timed, windowing.time, one) for one in windowing.windows if isinstance(one, EventWindow)]
     pairs = pd.concat(parts)
@@ -99,8 +103,18 @@ def _counts(frame: pd.DataFrame, keys: list[str], window: CountWindow) -> pd.Dat
     first = np.maximum((ordinal - window.length) // window.frequency + 1, 0)
     count = np.maximum(last - first + 1, 0)
     starts = (np.repeat(first, count) + _ranges(count)) * window.frequency
-    pairs = frame.loc[frame.index.repeat(count)]
-    return pairs.assign(**{START: starts, END: starts + window.length})
+    return frame.loc[frame.index.repeat(count)].assign(instance=starts)
+
+
+def _bounded(pairs: pd.DataFrame, keys: list[str], window: CountWindow, time: tuple[str, ...]) -> pd.DataFrame:
+    """Return the pairs of complete instances, with their bounds."""
+    groups = pairs.groupby([*keys, "instance"], dropna=False)
+    pairs = pairs[groups["row"].transform("size") == window.length]
+    if not time or pairs.empty:
+        return pairs.assign(**{START: pairs["instance"], END: pairs["instance"] + window.length})
+    groups = pairs.groupby([*keys, "instance"], dropna=False)
+    first, last = (groups[time[side]].transform(("min", "max")[side]).astype(np.int64) for side in (0, -1))
+    return pairs.assign(**{START: first, END: last + (len(time) == 1)})
 
 
 def _ranges(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -119,6 +133,18 @@ def _grouped(pairs: pd.DataFrame, by: list[str], aggregates: Aggregates) -> pd.D
             columns[output] = grouped[column].agg(function)
     results = pd.DataFrame(columns).reset_index()
     return results if len(results) else pd.DataFrame(columns=[*by, *aggregates])
+
+
+def standing(results: pa.Table, keys: list[str]) -> pa.Table:
+    """Return what a reader has in the end who keeps the last result of each instance until it is withdrawn."""
+    last: dict[tuple[Any, ...], int] = {}
+    names = [*keys, START, END]
+    for number, row in enumerate(results.select([*names, "withdrawn"]).to_pylist()):
+        instance = tuple(row[name] for name in names)
+        last.pop(instance, None)
+        if not row["withdrawn"]:
+            last[instance] = number
+    return results.take(list(last.values())).drop_columns(["revision", "withdrawn"])
 
 
 def records(found: pd.DataFrame | pa.Table, places: int = 9) -> list[tuple[Any, ...]]:

@@ -24,7 +24,8 @@ class SessionCells:
 
     Notes
     -----
-    A row is late if a session of it alone would be closed. A row that is not late, but older than the watermark, may
+    A row is late if a session of it alone would be closed, also if it joins one that is open: so what becomes of it
+    depends on no other row. A row that is not late, but older than the watermark, may
     follow a session within the gap that is closed already: it begins another session.
 
     Examples
@@ -43,14 +44,16 @@ class SessionCells:
         window = windowing.windows[0]
         assert isinstance(window, SessionWindow)
         self.gap = window.gap
+        self.lateness = windowing.allowed_lateness
 
     def of_points(self, times: Times, reached: int) -> Assigned:
         """Return the cells of rows; see `EventCells.of_points`."""
-        late = times <= reached - self.gap
+        late = times <= reached - self.gap - self.lateness
         count = int(np.count_nonzero(late))
+        corrected = int(np.count_nonzero(times <= reached - self.gap)) - count if self.lateness else 0
         rows = np.flatnonzero(~late) if count else None
         taken = times if rows is None else times.take(rows)
         numbers = taken // self.gap
-        counts = RowCounts(on_time=len(taken), late=count)
+        counts = RowCounts(on_time=len(taken) - corrected, corrected=corrected, late=count)
         closed = np.zeros(len(taken), np.bool_)
         return Assigned(rows, np.arange(len(taken)), numbers, taken, taken, closed, counts, late if count else None)

@@ -20,10 +20,11 @@ from dask_elastic.executor.windows.closing import (
     closed_sessions,
     merged_slices,
 )
-from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
+from dask_elastic.executor.windows.event_times import Times, timestamps
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
+from dask_elastic.executor.windows.timed_rows import TimedRows
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
@@ -39,14 +40,12 @@ from dask_elastic.topology.windowing import (
     REVISION,
     WINDOW_END,
     WINDOW_START,
-    CountWindow,
     SessionWindow,
     Windowing,
 )
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
-from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING
 
@@ -121,7 +120,7 @@ class WindowLogic:
         bound = self._bound or self._bind(rows.schema)
         if not rows.schema.equals(bound.schema):
             rows = check_schema(bound.schema, copied(rows), f"the input of {self.operator.name!r}")
-        rows, hashes, times, untimed = self._timed(rows, hashes)
+        rows, hashes, times, untimed = TimedRows.of(rows, hashes, self.windowing)
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
@@ -143,26 +142,6 @@ class WindowLogic:
         """
         late, self._late = self._late, []
         return late
-
-    def _timed(self, rows: Rows, hashes: Words) -> tuple[Rows, Words, list[Times], pa.RecordBatch | None]:
-        """Return the rows that have a time, with their times, and the others."""
-        columns = [rows.column(name) for name in self.windowing.time]
-        untimed = None
-        if any(column.null_count for column in columns):
-            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
-            if self.windowing.null_time == "refuse":
-                error = ValueError(
-                    f"the time {' or '.join(map(repr, self.windowing.time))} is null; filter such rows, or choose "
-                    "null_time='drop' or null_time='late'"
-                )
-                error.row = int(valid.argmin())  # type: ignore[attr-defined]
-                raise error
-            rows = copied(rows)
-            untimed = rows.filter(pa.array(~valid))
-            rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
-            columns = [rows.column(name) for name in self.windowing.time]
-        named = zip(columns, self.windowing.time, strict=True)
-        return rows, hashes, [microseconds(column, name) for column, name in named], untimed
 
     def _assigned(self, times: list[Times], reached: int) -> Assigned:
         if len(times) == 1:
@@ -408,17 +387,8 @@ def make_cells(windowing: Windowing) -> EventCells | SessionCells:
     -------
     EventCells or SessionCells
         The cells.
-
-    Raises
-    ------
-    TopologyError
-        If it is not implemented for such windows.
     """
     first = windowing.windows[0]
-    if isinstance(first, CountWindow):
-        raise TopologyError(f"windows of {first} are not implemented; keep the rows in a List of state, see docs/state")
-    if isinstance(first, SessionWindow) and windowing.revised:
-        raise TopologyError("results of sessions cannot be corrected: omit allowed_lateness and emit, and set slack")
     return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -173,3 +174,30 @@ def spans(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Positions:
     total = int(ends[-1]) if len(ends) else 0
     places: Positions = np.arange(total) + np.repeat(np.asarray(starts) - (ends - lengths), lengths)
     return places
+
+
+def joined_columns(columns: Sequence[Elements | Ragged]) -> Elements | Ragged:
+    """Return the values of several columns of one field, one after the other.
+
+    Parameters
+    ----------
+    columns : sequence of (ndarray or Ragged)
+        At least one.
+
+    Returns
+    -------
+    ndarray or Ragged
+        One column.
+
+    Examples
+    --------
+    >>> joined_columns([np.array([1, 2]), np.array([3])]).tolist()
+    [1, 2, 3]
+    >>> joined_columns([Ragged.of_lengths(np.array([1, 2]), np.array([2])), Ragged.empty(1, np.dtype(int))]).to_lists()
+    [[1, 2], []]
+    """
+    ragged = [column for column in columns if isinstance(column, Ragged)]
+    if not ragged:
+        return np.concatenate([column for column in columns if isinstance(column, np.ndarray)])
+    lengths = np.concatenate([column.lengths for column in ragged])
+    return Ragged.of_lengths(np.concatenate([column.values for column in ragged]), lengths)

@@ -161,14 +161,14 @@ def session(gap: Duration) -> SessionWindow:
     return SessionWindow(microseconds(gap, "session: gap"))
 
 
-def count(length: int, every: int | None = None) -> CountWindow:
+def count(length: int, frequency: int | None = None) -> CountWindow:
     """Return a window over a number of rows of a key, in the order in which they arrive.
 
     Parameters
     ----------
     length : int
         The rows in an instance.
-    every : int, optional
+    frequency : int, optional
         Rows from the begin of an instance to the begin of the next, at most the length; by default the length.
 
     Returns
@@ -179,20 +179,20 @@ def count(length: int, every: int | None = None) -> CountWindow:
     Raises
     ------
     TopologyError
-        When a number is not valid, or `every` is above the length.
+        When a number is not valid, or the frequency is above the length.
 
     Examples
     --------
     >>> import dask_elastic as de
-    >>> print(de.windows.count(100, every=10))
+    >>> print(de.windows.count(100, frequency=10))
     100 rows every 10 rows
     """
     size = validation.check_count(length, "count", "length")
-    step = validation.check_count(size if every is None else every, "count", "every")
+    step = validation.check_count(size if frequency is None else frequency, "count", "frequency")
     if step > size:
         raise TopologyError(
-            f"count: every is {step}, above the length, {size}, so that rows between two instances would be in none; "
-            f"give {size} or less."
+            f"count: frequency is {step}, above the length, {size}, so that rows between two instances would be in "
+            f"none; give {size} or less."
         )
     return CountWindow(size, step)
 

@@ -11,7 +11,7 @@ from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.errors import TopologyError
 
 
-def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str) -> tuple[str, ...]:
+def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str, needed: bool = True) -> tuple[str, ...]:
     """Return the columns with the event time of a stream.
 
     Parameters
@@ -22,16 +22,19 @@ def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str) 
         The operators whose rows the stream has.
     where : str
         The stream, for the error text.
+    needed : bool
+        Whether windows need event time.
 
     Returns
     -------
     tuple of str
-        The source's column; for results of windows, the columns of their begin and end.
+        The source's column; for results of windows, the columns of their begin and end. None if they are not needed
+        and not known.
 
     Raises
     ------
     TopologyError
-        When a source has no event time, or the columns of an operator are not known or differ among inputs.
+        When columns are needed, and a source has none, or those of an operator are not known or differ among inputs.
 
     Notes
     -----
@@ -40,9 +43,11 @@ def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str) 
     found: dict[tuple[str, ...], Operator] = {}
     for operator in _origins(topology, producers):
         columns = _columns_of(operator)
-        if not columns:
+        if not columns and needed:
             raise TopologyError(_unknown(operator, where))
         found.setdefault(columns, operator)
+    if len(found) > 1 and not needed:
+        return ()
     if len(found) > 1:
         each = ", ".join(f"{' and '.join(map(repr, names))} of {one.kind} {one.name!r}" for names, one in found.items())
         raise TopologyError(
@@ -71,7 +76,7 @@ def check_spans(topology: OperatorGraph, producers: Sequence[str], windowing: Wi
     TopologyError
         When no instance could contain a result.
     """
-    if windowing.time != (WINDOW_START, WINDOW_END):
+    if windowing.time != (WINDOW_START, WINDOW_END) or windowing.counted:
         return
     longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
     for operator in _origins(topology, producers):

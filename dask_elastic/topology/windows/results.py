@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from dask_elastic.topology.window_time import window_time_type
-from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START, Windowing
+from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START, WITHDRAWN, Windowing
 from dask_elastic.topology.windows.one_key import ONE_KEY
 from dask_elastic.vocab.errors import TopologyError
 
@@ -28,7 +28,7 @@ def bound_columns(windowing: Windowing, types: Mapping[str, pa.DataType], operat
     -------
     dict of str to DataType
         ``window_start`` and ``window_end``: timestamps in the zone of the times, in nanoseconds if these are, else in
-        microseconds; for count windows, numbers of rows. And perhaps ``revision``.
+        microseconds; for count windows without times, numbers of rows. And perhaps ``revision`` and ``withdrawn``.
 
     Raises
     ------
@@ -55,7 +55,8 @@ def bound_columns(windowing: Windowing, types: Mapping[str, pa.DataType], operat
         is_known = not pa.types.is_null(types[column])
         bound = window_time_type(types[column] if is_known else pa.timestamp("us"), column)
     columns = {WINDOW_START: bound, WINDOW_END: bound}
-    return {**columns, REVISION: pa.int64()} if windowing.revised else columns
+    others = {REVISION: pa.int64(), WITHDRAWN: pa.bool_()}
+    return columns | {name: others[name] for name in windowing.output_columns if name in others}
 
 
 def result_keys(keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
-from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, SessionWindow, Windowing
+from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, Windowing
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
@@ -57,8 +57,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         windows: Any = windows_of(given, where)
         columns = _time_given(time, where)
         if columns is None:
-            counts = any(isinstance(window, CountWindow) for window in windows)
-            columns = () if counts else time_columns(self._topology, self._producers, where)
+            counted = any(isinstance(window, CountWindow) for window in windows)
+            columns = time_columns(self._topology, self._producers, where, needed=not counted)
         self._windowing = _checked(windows, columns, where)
         check_spans(self._topology, self._producers, self._windowing, where)
 
@@ -112,7 +112,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         Returns
         -------
         Stream
-            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, and aggregates.
+            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, ``withdrawn`` if
+            these are of sessions, and aggregates.
 
         Raises
         ------
@@ -158,17 +159,6 @@ class WindowedStream(KeyedOutput, Generic[S]):
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
         changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
-        first = changed.windows[0]
-        if isinstance(first, CountWindow):
-            raise TopologyError(
-                f"{where}: windows of a number of rows, {first}, cannot be computed yet; keep the rows of a key in a "
-                "List of state."
-            )
-        if isinstance(first, SessionWindow) and changed.revised:
-            raise TopologyError(
-                f"{where}: results of sessions appear once; omit allowed_lateness and emit, and give the source slack "
-                "for rows that come late."
-            )
         if changed.null_time == "late" and changed.late != "stream":
             raise TopologyError(
                 f"{where}: null_time='late' sends rows without a time to the stream of late rows, which there is only "
@@ -197,7 +187,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         columns = None
         if windowing.late != "stream":
             read = (column for aggregate in logic.values() for column in aggregate.columns)
-            columns = tuple(dict.fromkeys((*windowing.time, *read)))
+            # A map of no columns could not tell how many rows there are.
+            columns = tuple(dict.fromkeys((*windowing.time, *read))) or None
         function = OneKey()
         name = self._topology.choose_name("map", None, function)
         self._topology.add(MapOperator(name, function, columns), self._producers)
@@ -208,7 +199,7 @@ def _time_given(time: object, where: str) -> tuple[str, ...] | None:
     if time is None:
         return None
     names = (time,) if isinstance(time, str) else time
-    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
         raise TopologyError(f"{where}: time is {time!r}; give the name of a column, or of the two of a span.")
     return tuple(names)
 

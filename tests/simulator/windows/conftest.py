@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("window_job", "window_scenario")
+pytest.register_assert_rewrite("window_job", "window_scenario", "count_scenario", "session_scenario")
 sys.path.insert(0, str(Path(__file__).parent))
+import count_scenario  # noqa: E402, F401  imported by path
+import session_scenario  # noqa: E402, F401  imported by path
 import window_scenario  # noqa: E402, F401  imported by path
 
 sys.path.pop(0)

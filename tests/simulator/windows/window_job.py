@@ -104,8 +104,9 @@ def expected(batches: list[pa.RecordBatch], windowing: Windowing) -> Expected:
                 found.counts["untimed"] += 1
                 continue
             if isinstance(session := windowing.windows[0], SessionWindow):
-                is_late = time + session.gap <= watermark
-                found.counts["late" if is_late else "on_time"] += 1
+                is_late = time + session.gap + windowing.allowed_lateness <= watermark
+                is_closed = time + session.gap <= watermark
+                found.counts["late" if is_late else "corrected" if is_closed else "on_time"] += 1
                 if not is_late:
                     sessions[key].append((time, number))
                 continue
@@ -122,7 +123,7 @@ def expected(batches: list[pa.RecordBatch], windowing: Windowing) -> Expected:
         newest = max([time for time in (newest, *times) if time is not None], default=None)
         watermark = watermark if newest is None else max(watermark, newest - SLACK)
         if isinstance(session := windowing.windows[0], SessionWindow):
-            _close(sessions, session.gap, watermark, found)
+            _close(sessions, session.gap, watermark - windowing.allowed_lateness, found)
     if isinstance(session := windowing.windows[0], SessionWindow):
         _close(sessions, session.gap, 10**12, found)
     return found
