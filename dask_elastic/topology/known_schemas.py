@@ -16,6 +16,7 @@ from dask_elastic.topology.logic_level import RowLogic
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator, select_columns
 from dask_elastic.topology.schema import describe_difference, plain_schema
 from dask_elastic.topology.windows.one_key import OneKey
+from dask_elastic.topology.windows.own_logic import result_schema
 from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
@@ -209,6 +210,9 @@ def _computed(operator: Compute, known: Known) -> Known:
         results = result_types(operator, schema)
         if all(kind is not None for kind in results.values()):
             return {operator.name: plain_schema(pa.schema({**keys, **results}))}
+    elif operator.windowing is not None:
+        of_function = result_schema(operator.function, keys)
+        return {} if of_function is None else {operator.name: plain_schema(of_function)}
     elif isinstance(operator.logic, RowLogic) and operator.logic.output is not None:
         return {operator.name: plain_schema(operator.logic.output)}
     return {}

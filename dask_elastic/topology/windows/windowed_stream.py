@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
@@ -14,8 +14,10 @@ from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullT
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
+from dask_elastic.topology.windows.own_logic import check_function
 from dask_elastic.vocab.errors import TopologyError
 
+Logic: TypeAlias = Mapping[str, Aggregate] | Callable[..., Any]
 S = TypeVar("S")
 """`Stream`, which imports this module."""
 
@@ -73,7 +75,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
 
     def compute(
         self,
-        logic: Mapping[str, Aggregate],
+        logic: Mapping[str, Aggregate] | Callable[..., Any],
         *,
         name: str | None = None,
         allowed_lateness: Duration = 0,
@@ -84,14 +86,17 @@ class WindowedStream(KeyedOutput, Generic[S]):
         shards: int = 256,
         store: str | None = None,
     ) -> S:
-        """Compute aggregates over each window of each key.
+        """Compute aggregates, or a function, over each window of each key.
 
         Parameters
         ----------
-        logic : mapping of str to Aggregate
-            Aggregates by output column.
+        logic : mapping of str to Aggregate, or callable
+            Aggregates by output column. Or a function `function(rows, instances)` of the rows of the windows that close
+            together, and their `Instances`. Or a function decorated with `per_key`, called as `function(key, rows,
+            window)` with the rows of one window of a key and its `Instance`; or with `per_row`, called as
+            `function(row, state)` for each of these rows, with an `InstanceState`.
         name : str, optional
-            The operator's name, by which the job's state is queried; `compute-1` and so on by default.
+            The operator's name, by which the job's state is queried; by default the function's, or `compute-1`.
         allowed_lateness : str, float or timedelta, optional
             For how long rows that come after the close of a window still correct its result, in event time.
         emit : {"closed", "updates"}
@@ -112,7 +117,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         Returns
         -------
         Stream
-            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, and aggregates.
+            Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, and aggregates
+            or what a function per key or row returns. Of a function of batches, what it returns.
 
         Raises
         ------
@@ -136,7 +142,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
             validation.check_count(executors, where, "executors", None if self._keys else 1)
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
         check_store(store, where)
-        given = self._topology.choose_name("compute", name, None)
+        given = self._topology.choose_name("compute", name, None if isinstance(logic, Mapping) else logic)
         keys, producers = self._keys, self._producers
         if not keys:
             keys, producers, executors = (ONE_KEY,), (self._add_key(checked, windowing),), 1
@@ -176,12 +182,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
             )
         return changed
 
-    def _check_logic(self, logic: object, windowing: Windowing, where: str) -> Mapping[str, Aggregate]:
+    def _check_logic(self, logic: object, windowing: Windowing, where: str) -> Logic:
         if not isinstance(logic, Mapping | Aggregate):
-            raise TopologyError(
-                f"{where}: windows compute aggregates, but the logic is {logic!r}; give a dict such as "
-                "{'flights': agg.Count()}, with agg.custom(...) for a function of your own."
-            )
+            return check_function(logic, windowing, self._keys, where)
         checked = validation.check_logic(logic, self._keys, where)
         assert isinstance(checked, Mapping)
         for column in windowing.output_columns:
@@ -193,9 +196,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
                 )
         return checked
 
-    def _add_key(self, logic: Mapping[str, Aggregate], windowing: Windowing) -> str:
+    def _add_key(self, logic: Logic, windowing: Windowing) -> str:
         columns = None
-        if windowing.late != "stream":
+        if isinstance(logic, Mapping) and windowing.late != "stream":
             read = (column for aggregate in logic.values() for column in aggregate.columns)
             columns = tuple(dict.fromkeys((*windowing.time, *read)))
         function = OneKey()
