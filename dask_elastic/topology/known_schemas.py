@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate
 from dask_elastic.topology.aggregates.operand import Operand
+from dask_elastic.topology.aggregates.partial_results import innermost
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.logic_level import RowLogic
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator, select_columns
@@ -220,7 +221,7 @@ def _computed(operator: Compute, known: Known) -> Known:
 
 def _bound(operator: str, output: str, aggregate: Aggregate, schema: pa.Schema | None) -> BoundAggregate | None:
     """Bind an aggregate to a schema; return None where the types are not known without calling a user's function."""
-    if any(isinstance(part, Operand) and callable(part.of) for part in vars(aggregate).values()):
+    if any(isinstance(part, Operand) and callable(part.of) for part in vars(innermost(aggregate)).values()):
         return None
     if schema is None and aggregate.columns:
         return None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.aggregates.partial_results import Partial
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
@@ -82,6 +84,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
         emit: Emit = "closed",
         late: LatePolicy = "drop",
         null_time: NullTimePolicy = "drop",
+        partials: bool = False,
         executors: int | None = None,
         shards: int = 256,
         store: str | None = None,
@@ -107,6 +110,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         null_time : {"drop", "late", "refuse"}
             Where rows without a time go: they are dropped and counted, sent to the stream of late rows, or fail the
             job.
+        partials : bool
+            Whether results are the partial ones of the aggregates, which `consolidate` merges with others.
         executors : int, optional
             The number of executors into which the key space is divided; 1 for windows over all rows.
         shards : int
@@ -138,6 +143,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         where = label_of("compute", name)
         windowing = self._with_policies(allowed_lateness, emit, late, null_time, where)
         checked = self._check_logic(logic, windowing, where)
+        if partials:
+            checked = _partial(checked, windowing, where)
         if executors is not None:
             validation.check_count(executors, where, "executors", None if self._keys else 1)
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
@@ -149,6 +156,10 @@ class WindowedStream(KeyedOutput, Generic[S]):
         operator = Compute(given, keys, checked, None, executors, shards, None, store, windowing)
         self._topology.add(operator, producers, self._key_by)
         return self._stream_of(given)
+
+    def restrict_to_own_spans(self) -> None:
+        """Let rows be only in the instances that have their begin and end; called by `consolidate`."""
+        self._windowing = replace(self._windowing, exact=True)
 
     def _check_revisions(self, where: str) -> None:
         """Check that no input repeats results; behind a map or a filter, this is up to the user."""
@@ -163,7 +174,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
     def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str) -> Windowing:
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
-        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
+        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time, windowing.exact)
         first = changed.windows[0]
         if isinstance(first, CountWindow):
             raise TopologyError(
@@ -205,6 +216,18 @@ class WindowedStream(KeyedOutput, Generic[S]):
         name = self._topology.choose_name("map", None, function)
         self._topology.add(MapOperator(name, function, columns), self._producers)
         return name
+
+
+def _partial(logic: Logic, windowing: Windowing, where: str) -> Mapping[str, Aggregate]:
+    if not isinstance(logic, Mapping):
+        raise TopologyError(
+            f"{where}: partials=True is for aggregates, which can be merged; write the function as agg.custom(...)."
+        )
+    if windowing.revised:
+        raise TopologyError(
+            f"{where}: partial results are merged once; omit allowed_lateness and emit, and give the source slack."
+        )
+    return {output: Partial(aggregate) for output, aggregate in logic.items()}
 
 
 def _time_given(time: object, where: str) -> tuple[str, ...] | None:
