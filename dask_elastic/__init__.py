@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dask_elastic.topology import Topology, aggregate
     from dask_elastic.topology.logic_level import per_key, per_row
     from dask_elastic.topology.timer import Timer
+    from dask_elastic.topology.windows.consolidate import consolidate
     from dask_elastic.vocab.errors import ElasticError
 
 load_defaults()
@@ -46,6 +47,7 @@ __all__ = [
     "Value",
     "__version__",
     "aggregate",
+    "consolidate",
     "job",
     "jobs",
     "load_snapshots",
@@ -75,6 +77,7 @@ _DEFINED_IN = {
     "Topology": "topology",
     "Value": "topology.state_kind",
     "aggregate": "topology",
+    "consolidate": "topology.windows.consolidate",
     "job": "runtime.client.job",
     "jobs": "runtime.client.job",
     "load_snapshots": "runtime.client.recordings",

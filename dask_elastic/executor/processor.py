@@ -16,6 +16,7 @@ from dask_elastic.executor.logic import AggregateLogic, Logic, make_logic, make_
 from dask_elastic.executor.timer_logic import TimerLogic
 from dask_elastic.executor.windows.count_logic import CountLogic
 from dask_elastic.executor.windows.session_logic import SessionLogic
+from dask_elastic.executor.windows.window_functions import WindowFunctions
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.store import KeyedStore
@@ -70,16 +71,21 @@ class Processor:
         self.session = store.session(task)
         self.logic: Logic
         self.join: IntervalJoin | AsOfJoin | None = None
-        self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowLogic | SessionLogic | None
-        if operator.join is not None:
+        self.functions: WindowFunctions | None = None
+        self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowFunctions | WindowLogic | SessionLogic | None
+        if operator.windowing is not None and operator.function is not None:
+            self.firing = self.functions = WindowFunctions(operator, store, self.session, spaces[component.name])
+        elif operator.join is not None:
             self.logic = self.firing = self.join = make_join(operator, store, self.session, spaces[component.name])
         else:
             groups = spaces[component.name].groups
             self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
             self.firing = make_timers(operator, self.logic, store, self.session)
-        self.windows = self.logic if isinstance(self.logic, WindowLogic | SessionLogic | CountLogic) else None
-        if isinstance(self.logic, WindowLogic | SessionLogic):
-            self.firing = self.logic
+        self.windows: WindowLogic | SessionLogic | CountLogic | None = None
+        if self.functions is None and isinstance(self.logic, WindowLogic | SessionLogic | CountLogic):
+            self.windows = self.logic
+            if not isinstance(self.logic, CountLogic):
+                self.firing = self.logic
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
@@ -88,6 +94,11 @@ class Processor:
             return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
+        if self.functions is not None:
+            assert isinstance(rows, pa.RecordBatch)
+            # It runs the function itself: rows that wait already must not be processed again.
+            outputs = self.functions.process(rows, batch, self.error_policy)
+            return self.emitter.emit(outputs, batch.stamp, self.functions.take_late())
         if self.join is not None:
             # A join calls no user code, and an error after it has buffered rows must not process them again.
             return self.emitter.emit(self.join.process(rows, hashes, settled=batch.settled), batch.stamp)
@@ -109,7 +120,7 @@ class Processor:
         rows = batch.rows
         if not isinstance(rows, ChosenRows):
             return rows
-        if not isinstance(self.logic, AggregateLogic | WindowLogic):
+        if self.functions is not None or not isinstance(self.logic, AggregateLogic | WindowLogic):
             return rows.copied()
         rows.costs = self.costs
         return rows

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dask_elastic.state.joins.layout import JoinLayout
 from dask_elastic.state.layout import StateLayout, layout_of
 from dask_elastic.state.slots import Column
+from dask_elastic.state.windows.row_layout import RowLayout
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.known_schemas import result_types
 from dask_elastic.topology.operators import Compute
@@ -43,7 +44,7 @@ def state_table(
     Table
         One row per key: the key columns, then the result of each aggregate, or each declared value, list and map of a
         function, null where the key has no value. Keys whose whole state has expired are omitted. Of a join, one row
-        per buffered row; see `JoinLayout.table`.
+        per buffered row; see `JoinLayout.table`. Of a function over windows, the rows that wait.
 
     Examples
     --------
@@ -55,6 +56,8 @@ def state_table(
     """
     if operator.join is not None:
         return JoinLayout(operator.join).table(keys, values)
+    if operator.windowing is not None and operator.function is not None:
+        return RowLayout(operator, input_schema).table(keys, values)
     if operator.aggregates is not None:
         bundle = Bundle(operator.aggregates, input_schema)
         results = _cells(operator, input_schema, values[len(bundle.fields) :]) | bundle.results(values)
@@ -98,6 +101,8 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
         no_keys = pa.RecordBatch.from_pylist([], pa.schema([operator.join.input.field(key) for key in operator.keys]))
         return layout_of_join.table(no_keys, [field.initially(0) for field in layout_of_join.fields])
     keys = result_keys(operator.keys)
+    if operator.windowing is not None and operator.function is not None and schema is not None:
+        return RowLayout(operator, schema).shown.empty_table()
     types = {key: pa.null() if schema is None else schema.field(key).type for key in keys}
     if operator.aggregates is not None:
         types |= {name: column.type for name, column in _cells(operator, schema, [[], []]).items()}

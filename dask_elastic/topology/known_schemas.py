@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate
 from dask_elastic.topology.aggregates.operand import Operand
+from dask_elastic.topology.aggregates.partial_results import innermost
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.logic_level import RowLogic
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator, select_columns
 from dask_elastic.topology.schema import describe_difference, plain_schema
 from dask_elastic.topology.windows.one_key import OneKey
+from dask_elastic.topology.windows.own_logic import result_schema
 from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.arrow_arrays import no_rows
 from dask_elastic.vocab.column_types import ColumnTypes
@@ -210,6 +212,9 @@ def _computed(operator: Compute, known: Known) -> Known:
         results = result_types(operator, schema)
         if all(kind is not None for kind in results.values()):
             return {operator.name: plain_schema(pa.schema({**keys, **results}))}
+    elif operator.windowing is not None:
+        of_function = result_schema(operator.function, keys)
+        return {} if of_function is None else {operator.name: plain_schema(of_function)}
     elif isinstance(operator.logic, RowLogic) and operator.logic.output is not None:
         return {operator.name: plain_schema(operator.logic.output)}
     return {}
@@ -217,7 +222,7 @@ def _computed(operator: Compute, known: Known) -> Known:
 
 def _bound(operator: str, output: str, aggregate: Aggregate, schema: pa.Schema | None) -> BoundAggregate | None:
     """Bind an aggregate to a schema; return None where the types are not known without calling a user's function."""
-    if any(isinstance(part, Operand) and callable(part.of) for part in vars(aggregate).values()):
+    if any(isinstance(part, Operand) and callable(part.of) for part in vars(innermost(aggregate)).values()):
         return None
     if schema is None and aggregate.columns:
         return None

@@ -161,6 +161,8 @@ class Windowing:
         Where rows go that come after the allowed lateness; they are counted in any case.
     null_time : {"drop", "late", "refuse"}
         Where rows without a time go: dropped and counted, as late rows, or the job fails.
+    exact : bool
+        Whether a row of a span is only in the instance with the same begin and end, as partial results are.
 
     Raises
     ------
@@ -181,6 +183,7 @@ class Windowing:
     emit: Emit = "closed"
     late: LatePolicy = "drop"
     null_time: NullTimePolicy = "drop"
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self._check_windows()

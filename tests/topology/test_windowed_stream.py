@@ -322,3 +322,57 @@ def test_time_that_the_input_lacks_is_refused(late):
     stream = keyed().window("1h", time="landed").compute(COUNT, name="hourly", late=late)
     with pytest.raises(SchemaMismatch, match="operator 'hourly' reads column 'landed', which its input lacks"):
         known_inputs(stream.topology)
+
+
+def compute_of(logic, given="1h", **options):
+    return flights().key_by("plane").window(given).compute(logic, **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: compute_of(5), "compute: the logic is 5; give a dict of aggregates such as"),
+        (lambda: compute_of(len), "the function len(obj, /) cannot be called as function(rows, instances)"),
+        (
+            lambda: compute_of(de.per_key(lambda key, rows: None), name="own"),
+            "compute 'own': per_key: the function <lambda>(key, rows) cannot be called as function(key, rows, window)",
+        ),
+        (
+            lambda: compute_of(de.per_row(lambda row: None)),
+            "compute: per_row: the function <lambda>(row) cannot be called as function(row, state)",
+        ),
+        (
+            lambda: compute_of(de.per_row(lambda row, state: None, output={"window_end": pa.int64()})),
+            "results have the column 'window_end' from the key or the window, but output= declares it, too",
+        ),
+        (
+            lambda: flights().key_by("window_start").window("1h").compute(lambda rows, instances: rows),
+            "the key column 'window_start' has this name, too; rename the key column",
+        ),
+        (
+            lambda: compute_of(lambda rows, instances: rows, windows.session("1h"), allowed_lateness="1h"),
+            "functions of sessions are called once for each; omit allowed_lateness and emit",
+        ),
+        (
+            lambda: compute_of(lambda rows, instances: rows, windows.count(5)),
+            "functions are of windows over event time, not of ",
+        ),
+    ],
+)
+def test_unfit_function_is_named(build, problem):
+    with pytest.raises(TopologyError) as raised:
+        build()
+    assert problem in str(raised.value)
+
+
+def test_declared_columns_of_a_function_follow_those_of_the_window():
+    stream = compute_of(de.per_row(lambda row, state: None, output={"flights": pa.int64()}))
+    assert results_schema(stream).names == ["plane", "window_start", "window_end", "flights"]
+
+
+def test_compute_over_windows_is_named_after_its_function():
+    def longest(rows, instances):
+        return rows
+
+    assert compute_of(longest).producers == ("longest",)
+    assert "windows 1h of at; longest()" in compute_of(longest).topology.describe()

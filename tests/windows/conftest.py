@@ -10,5 +10,6 @@ import pytest
 pytest.register_assert_rewrite("window_oracle")
 sys.path.insert(0, str(Path(__file__).parent))
 import window_oracle  # noqa: E402, F401  found by its folder
+import window_rows  # noqa: E402, F401  imported by path
 
 sys.path.pop(0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from window_oracle import expected, records
+from window_rows import EVENT, SECOND, readings, source
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
@@ -20,7 +20,6 @@ from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts
 
-SECOND = 1_000_000
 LOGIC = {
     "rows": agg.Count(),
     "known": agg.Count("value"),
@@ -35,28 +34,6 @@ ORACLE = {
     "mean": ("mean", "value"),
     "most": ("max", "value"),
 }
-
-
-def readings(seed, rows=300, keys=5, seconds=500, disorder=0, nulls=0.0):
-    """Return rows in the order of time, but for `disorder` seconds; some of the times and values are null."""
-    rng = np.random.default_rng(seed)
-    times = np.sort(rng.integers(-seconds // 4, seconds, rows)) - rng.integers(0, disorder + 1, rows)
-    spans = rng.integers(0, 20, rows)
-    lost = rng.random(rows) < nulls
-    names = np.array([f"k{number}" for number in range(keys)])
-    return pa.table(
-        {
-            "key": pa.array(rng.choice(names, rows), mask=rng.random(rows) < 0.1),
-            "at": pa.array(times * SECOND, pa.timestamp("us"), mask=lost),
-            "until": pa.array((times + spans) * SECOND, pa.timestamp("us")),
-            "value": pa.array(rng.integers(-50, 50, rows), mask=rng.random(rows) < 0.2),
-        }
-    )
-
-
-def source(rows, slack=None, parallel=1):
-    arrow = de.sources.Arrow(rows, batch_rows=37, event_time="at", slack=slack, parallel=parallel)
-    return de.Topology("windows").source("rows", arrow)
 
 
 def windowed(rows, given, time=None, slack=None, parallel=1, **options):
@@ -93,9 +70,6 @@ def test_results_are_those_of_the_whole_input(given, disorder):
     found, whole = run(topology, executors=2), truth(topology, rows)
     assert records(found.outputs["out"]) == records(whole.results)
     assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
-
-
-EVENT = st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 60), st.integers(1, 60))
 
 
 @settings(max_examples=25, deadline=None)

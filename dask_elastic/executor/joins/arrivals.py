@@ -159,13 +159,15 @@ def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Wor
 
 
 @contextmanager
-def written(judged: Judged, buffer: RowBuffer) -> Iterator[tuple[SlotArrays, list[Slots]]]:
+def written(judged: Judged, layout: JoinLayout, buffer: RowBuffer) -> Iterator[tuple[SlotArrays, list[Slots]]]:
     """Write the rows of a batch to the state, and hold it open.
 
     Parameters
     ----------
     judged : Judged
         The batch.
+    layout : JoinLayout
+        The fields of the state.
     buffer : RowBuffer
         The task's buffer.
 
@@ -176,7 +178,7 @@ def written(judged: Judged, buffer: RowBuffer) -> Iterator[tuple[SlotArrays, lis
     slots : list of ndarray of intp
         The slots of the rows of each side.
     """
-    values = [arrivals.values(buffer.layout) for arrivals in judged.sides]
+    values = [arrivals.values(layout) for arrivals in judged.sides]
     some = [arrivals for arrivals in judged.sides if len(arrivals)]
     while True:
         admitted = {one.side: buffer.admit(one.rows, one.hashes, one.checks, one.numbers) for one in some}

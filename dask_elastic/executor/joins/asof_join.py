@@ -86,7 +86,7 @@ class AsOfJoin(JoinLogic):
         rows = check_schema(self.joining.input, rows, f"the input of {self.name!r}")
         self.buffer.declare()
         judged = judge(self.joining, self.buffer, rows, hashes)
-        with written(judged, self.buffer):
+        with written(judged, self.layout, self.buffer):
             pass
         self.buffer.tally(judged.row_counts, settled)
         alone = judged.alone[LEFT]

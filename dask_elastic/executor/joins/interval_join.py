@@ -60,7 +60,7 @@ class IntervalJoin(JoinLogic):
 
     def _buffered(self, judged: Judged) -> list[list[Found]]:
         """Write the rows to the state, and return the pairs that the rows of each side make with buffered rows."""
-        with written(judged, self.buffer) as (arrays, slots):
+        with written(judged, self.layout, self.buffer) as (arrays, slots):
             return [self._pairs(arrays, *each) for each in zip(judged.sides, slots, strict=True)]
 
     def _pairs(self, arrays: SlotArrays, arrivals: Arrivals, slots: Slots) -> list[Found]:

@@ -1,9 +1,10 @@
-"""The buffered rows of a join in the state of one task: rows, and a mark for each shard."""
+"""The buffered rows of a join or of windows in the state of one task: rows, and a mark for each shard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,11 @@ from dask_elastic.executor.joins.sorted_rows import SortedRows, Times
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.joins.layout import BEGINNING, CHECK, HASH, KIND, MARK, NEWEST, NUMBER, TIME, JoinLayout
+from dask_elastic.state.joins.layout import BEGINNING, CHECK, HASH, KIND, MARK, NEWEST, NUMBER, TIME
 from dask_elastic.state.session import Session
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
 from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.row_counts import RowCounts
@@ -28,8 +30,18 @@ OF_MARK, OF_NEWEST = -1, -2
 _WORTH_TIDYING = 4096
 
 
+class BufferLayout(Protocol):
+    """What a buffer needs to know of the fields; see `JoinLayout`, whose first fields all layouts have."""
+
+    keys: tuple[str, ...]
+    key_schema: pa.Schema
+    fields: tuple[Field, ...]
+    reaches: dict[int, int]
+    searched: bool
+
+
 class RowBuffer:
-    """The rows of a join that wait for others, as slots of the executor's store; belongs to one task.
+    """The rows that wait for others, or for a watermark, as slots of the executor's store; belongs to one task.
 
     Each row is a slot whose identity is made of its key and its number within its shard, so that it moves, is flushed
     and restored as every other state. A *mark* per shard counts its rows and has its watermark: replays number rows
@@ -37,7 +49,7 @@ class RowBuffer:
 
     Parameters
     ----------
-    layout : JoinLayout
+    layout : BufferLayout
         The fields.
     store : KeyedStore
         The state of the executor in this process.
@@ -61,18 +73,15 @@ class RowBuffer:
     follows shards that the task gets or loses.
     """
 
-    def __init__(self, layout: JoinLayout, store: KeyedStore, session: Session, space: KeySpace):
-        joining = layout.joining
-        self.layout = layout
+    def __init__(self, layout: BufferLayout, store: KeyedStore, session: Session, space: KeySpace):
+        self._layout = layout
         self.store = store
         self.space = space
-        self.keys = joining.left.keys
+        self.keys = layout.keys
         self._session = session
-        self._key_schema = pa.schema([joining.input.field(key) for key in self.keys])
-        self._reaches = {LEFT: joining.reaches[LEFT], RIGHT: joining.reaches[RIGHT]}
-        if joining.tolerance is not None:
-            self._reaches[NEWEST] = joining.tolerance
-        self._searched = joining.kind != "asof"
+        self._key_schema = layout.key_schema
+        self._reaches = layout.reaches
+        self._searched = layout.searched
         self._numbering: int | None = None
         self._version: object = None
         self._changes = np.zeros(space.shards, np.int64)
@@ -89,7 +98,7 @@ class RowBuffer:
     def declare(self) -> None:
         """Declare the state, before its first use."""
         if not self._declared:
-            self.store.declare(self._key_schema, self.layout.fields)
+            self.store.declare(self._key_schema, self._layout.fields)
             self._declared = True
 
     @contextmanager
@@ -232,7 +241,7 @@ class RowBuffer:
             numbering, slots = self.admit(keys, groups[lacking], None, numbers)
             with self.open() as arrays:
                 if numbering == self.numbering:
-                    values = [field.initially(count) for field in self.layout.fields]
+                    values = [field.initially(count) for field in self._layout.fields]
                     values[KIND], values[TIME] = np.full(count, MARK, np.int8), np.full(count, BEGINNING)
                     arrays.write(slots, values, self.mark)
                     self.marks[shards[lacking]] = slots
@@ -262,7 +271,7 @@ class RowBuffer:
 
     def unchanged(self) -> list[Column | None]:
         """Return values for a write that changes nothing."""
-        return [None] * len(self.layout.fields)
+        return [None] * len(self._layout.fields)
 
     def in_shards(self, shards: Slots) -> Callable[[Slots], Mask]:
         """Return a function that chooses, among slots, those in some shards."""

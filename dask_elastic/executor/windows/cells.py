@@ -70,6 +70,10 @@ class _Spans(NamedTuple):
         """Return how many of them end at a time or before."""
         return np.clip(_last_ended(self.window, reached) - self.first + 1, 0, self.total)
 
+    def exactly(self, lengths: Numbers) -> _Spans:
+        """Return only the instances that are as long as the spans."""
+        return self._replace(first=np.where(lengths == self.window.length, self.first, self.last + 1))
+
     @property
     def total(self) -> Numbers:
         """How many there are."""
@@ -115,6 +119,7 @@ class EventCells:
     def __init__(self, windowing: Windowing) -> None:
         self.windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
         self.lateness = windowing.allowed_lateness
+        self._exact = windowing.exact
         first = self.windows[0]
         self.slice = math.gcd(
             *(number for window in self.windows for number in (window.length, window.frequency)),
@@ -162,6 +167,8 @@ class EventCells:
     def of_spans(self, begins: Times, ends: Times, reached: int) -> Assigned:
         """Return the cells of rows that each stand for a span of time; see `of_points`."""
         found = [self._containing(window, begins, ends) for window in self.windows]
+        if self._exact:
+            found = [spans_.exactly(ends - begins) for spans_ in found]
         counts, late = self._counted(found, np.ones(len(begins), np.int64), reached)
         return self._in_instances(found, np.arange(len(begins)), len(begins), reached, counts, late)
 

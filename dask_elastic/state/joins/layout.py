@@ -26,14 +26,16 @@ of rows without a time in `CHECK`.
 BEGINNING = -(2**63)
 """The watermark of a shard that none has reached."""
 
-_FIXED = (
+BUFFER_FIELDS = (
     Field("kind", np.dtype(np.int8), -1),
     Field("time", np.dtype(np.int64), 0),
     Field("number", np.dtype(np.int64), 0),
     Field("key hash", np.dtype(np.uint64), 0),
     Field("key check", np.dtype(np.uint64), 0),
-    Field("matched", np.dtype(np.bool_), False),
 )
+"""The fields that all buffered rows have, also those that wait for windows."""
+
+_FIXED = (*BUFFER_FIELDS, Field("matched", np.dtype(np.bool_), False))
 
 
 class JoinLayout:
@@ -48,10 +50,24 @@ class JoinLayout:
     ----------
     fields : tuple of Field
         Kind, time, number, hash and check of the key, and whether the row has matched; then two fields per column.
+    keys : tuple of str
+        The key columns.
+    key_schema : Schema
+        Their types.
+    reaches : dict of int to int
+        For how many microseconds after its time each kind of slot is needed.
+    searched : bool
+        Whether rows are searched by key and time.
     """
 
     def __init__(self, joining: Joining):
         self.joining = joining
+        self.keys = joining.left.keys
+        self.key_schema = pa.schema([joining.input.field(key) for key in self.keys])
+        self.reaches = {side: joining.reaches[side] for side in (LEFT, RIGHT)}
+        if joining.tolerance is not None:
+            self.reaches[NEWEST] = joining.tolerance
+        self.searched = joining.kind != "asof"
         self._columns = [payload_column(shared_name(place), kind) for place, kind in enumerate(joining.shared)]
         self.fields: tuple[Field, ...] = (*_FIXED, *(field for column in self._columns for field in column.fields))
 

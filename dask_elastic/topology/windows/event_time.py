@@ -41,7 +41,7 @@ def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str, 
     Maps may return any columns; those of event time are taken to keep their names.
     """
     found: dict[tuple[str, ...], Operator] = {}
-    for operator in _origins(topology, producers):
+    for operator in origins_of(topology, producers):
         columns = _columns_of(operator)
         if not columns and needed:
             raise TopologyError(_unknown(operator, where))
@@ -79,7 +79,7 @@ def check_spans(topology: OperatorGraph, producers: Sequence[str], windowing: Wi
     if windowing.time != (WINDOW_START, WINDOW_END) or windowing.counted:
         return
     longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
-    for operator in _origins(topology, producers):
+    for operator in origins_of(topology, producers):
         before = operator.windowing if isinstance(operator, Compute) else None
         spans = [window.length for window in before.windows if isinstance(window, EventWindow)] if before else []
         if spans and min(spans) > longest:
@@ -89,8 +89,21 @@ def check_spans(topology: OperatorGraph, producers: Sequence[str], windowing: Wi
             )
 
 
-def _origins(topology: OperatorGraph, producers: Sequence[str]) -> list[Operator]:
-    """Return the sources and computes from which rows come without another compute in between."""
+def origins_of(topology: OperatorGraph, producers: Sequence[str]) -> list[Operator]:
+    """Return the sources and computes from which rows come without another compute in between.
+
+    Parameters
+    ----------
+    topology : OperatorGraph
+        The topology.
+    producers : sequence of str
+        The operators whose rows a stream has.
+
+    Returns
+    -------
+    list of Operator
+        The operators, in no particular order.
+    """
     waiting = [topology.operator(name) for name in producers]
     for operator in waiting:
         if isinstance(operator, MapOperator | Filter):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.aggregates.partial_results import Partial
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
@@ -14,8 +16,10 @@ from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullT
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
+from dask_elastic.topology.windows.own_logic import check_function
 from dask_elastic.vocab.errors import TopologyError
 
+Logic: TypeAlias = Mapping[str, Aggregate] | Callable[..., Any]
 S = TypeVar("S")
 """`Stream`, which imports this module."""
 
@@ -73,25 +77,29 @@ class WindowedStream(KeyedOutput, Generic[S]):
 
     def compute(
         self,
-        logic: Mapping[str, Aggregate],
+        logic: Mapping[str, Aggregate] | Callable[..., Any],
         *,
         name: str | None = None,
         allowed_lateness: Duration = 0,
         emit: Emit = "closed",
         late: LatePolicy = "drop",
         null_time: NullTimePolicy = "drop",
+        partials: bool = False,
         executors: int | None = None,
         shards: int = 256,
         store: str | None = None,
     ) -> S:
-        """Compute aggregates over each window of each key.
+        """Compute aggregates, or a function, over each window of each key.
 
         Parameters
         ----------
-        logic : mapping of str to Aggregate
-            Aggregates by output column.
+        logic : mapping of str to Aggregate, or callable
+            Aggregates by output column. Or a function `function(rows, instances)` of the rows of the windows that close
+            together, and their `Instances`. Or a function decorated with `per_key`, called as `function(key, rows,
+            window)` with the rows of one window of a key and its `Instance`; or with `per_row`, called as
+            `function(row, state)` for each of these rows, with an `InstanceState`.
         name : str, optional
-            The operator's name, by which the job's state is queried; `compute-1` and so on by default.
+            The operator's name, by which the job's state is queried; by default the function's, or `compute-1`.
         allowed_lateness : str, float or timedelta, optional
             For how long rows that come after the close of a window still correct its result, in event time.
         emit : {"closed", "updates"}
@@ -102,6 +110,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         null_time : {"drop", "late", "refuse"}
             Where rows without a time go: they are dropped and counted, sent to the stream of late rows, or fail the
             job.
+        partials : bool
+            Whether results are the partial ones of the aggregates, which `consolidate` merges with others.
         executors : int, optional
             The number of executors into which the key space is divided; 1 for windows over all rows.
         shards : int
@@ -113,7 +123,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         -------
         Stream
             Key columns, ``window_start`` and ``window_end``, ``revision`` if results may be corrected, ``withdrawn`` if
-            these are of sessions, and aggregates.
+            these are of sessions, and aggregates or what a function per key or row returns. Of a function of batches,
+            what it returns.
 
         Raises
         ------
@@ -133,17 +144,23 @@ class WindowedStream(KeyedOutput, Generic[S]):
         where = label_of("compute", name)
         windowing = self._with_policies(allowed_lateness, emit, late, null_time, where)
         checked = self._check_logic(logic, windowing, where)
+        if partials:
+            checked = _partial(checked, windowing, where)
         if executors is not None:
             validation.check_count(executors, where, "executors", None if self._keys else 1)
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
         check_store(store, where)
-        given = self._topology.choose_name("compute", name, None)
+        given = self._topology.choose_name("compute", name, None if isinstance(logic, Mapping) else logic)
         keys, producers = self._keys, self._producers
         if not keys:
             keys, producers, executors = (ONE_KEY,), (self._add_key(checked, windowing),), 1
         operator = Compute(given, keys, checked, None, executors, shards, None, store, windowing)
         self._topology.add(operator, producers, self._key_by)
         return self._stream_of(given)
+
+    def restrict_to_own_spans(self) -> None:
+        """Let rows be only in the instances that have their begin and end; called by `consolidate`."""
+        self._windowing = replace(self._windowing, exact=True)
 
     def _check_revisions(self, where: str) -> None:
         """Check that no input repeats results; behind a map or a filter, this is up to the user."""
@@ -158,7 +175,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
     def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str) -> Windowing:
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
-        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
+        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time, windowing.exact)
         if changed.null_time == "late" and changed.late != "stream":
             raise TopologyError(
                 f"{where}: null_time='late' sends rows without a time to the stream of late rows, which there is only "
@@ -166,12 +183,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
             )
         return changed
 
-    def _check_logic(self, logic: object, windowing: Windowing, where: str) -> Mapping[str, Aggregate]:
+    def _check_logic(self, logic: object, windowing: Windowing, where: str) -> Logic:
         if not isinstance(logic, Mapping | Aggregate):
-            raise TopologyError(
-                f"{where}: windows compute aggregates, but the logic is {logic!r}; give a dict such as "
-                "{'flights': agg.Count()}, with agg.custom(...) for a function of your own."
-            )
+            return check_function(logic, windowing, self._keys, where)
         checked = validation.check_logic(logic, self._keys, where)
         assert isinstance(checked, Mapping)
         for column in windowing.output_columns:
@@ -183,9 +197,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
                 )
         return checked
 
-    def _add_key(self, logic: Mapping[str, Aggregate], windowing: Windowing) -> str:
+    def _add_key(self, logic: Logic, windowing: Windowing) -> str:
         columns = None
-        if windowing.late != "stream":
+        if isinstance(logic, Mapping) and windowing.late != "stream":
             read = (column for aggregate in logic.values() for column in aggregate.columns)
             # A map of no columns could not tell how many rows there are.
             columns = tuple(dict.fromkeys((*windowing.time, *read))) or None
@@ -193,6 +207,18 @@ class WindowedStream(KeyedOutput, Generic[S]):
         name = self._topology.choose_name("map", None, function)
         self._topology.add(MapOperator(name, function, columns), self._producers)
         return name
+
+
+def _partial(logic: Logic, windowing: Windowing, where: str) -> Mapping[str, Aggregate]:
+    if not isinstance(logic, Mapping):
+        raise TopologyError(
+            f"{where}: partials=True is for aggregates, which can be merged; write the function as agg.custom(...)."
+        )
+    if windowing.revised:
+        raise TopologyError(
+            f"{where}: partial results are merged once; omit allowed_lateness and emit, and give the source slack."
+        )
+    return {output: Partial(aggregate) for output, aggregate in logic.items()}
 
 
 def _time_given(time: object, where: str) -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -71,12 +72,12 @@ AGGREGATES = {
 }
 
 
-def make_topology(batches: list[pa.RecordBatch], shards: int, windowing: Windowing) -> Topology:
+def make_topology(batches: list[pa.RecordBatch], shards: int, windowing: Windowing, logic: Any = None) -> Topology:
     topology = Topology("windows")
     source = Steps(batches)
     source.event_time, source.slack = TIME, SLACK * 1e-6
     keyed = topology.source("steps", source).key_by("key")
-    keyed.compute(AGGREGATES, name="per_key", shards=shards).sink(UnopenedSink(), name="results")
+    keyed.compute(logic or AGGREGATES, name="per_key", shards=shards).sink(UnopenedSink(), name="results")
     operator = topology._operators["per_key"]
     topology._operators["per_key"] = dataclasses.replace(operator, windowing=windowing)
     return topology

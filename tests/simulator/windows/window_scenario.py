@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,11 @@ class WindowScenario(TimerScenario):
     def windowing(self) -> Windowing:
         return WINDOWINGS[self.seed % len(WINDOWINGS)]
 
+    @property
+    def logic(self) -> Any:
+        """The logic of the compute; None for aggregates."""
+        return None
+
     def build(self) -> WindowSimulation:
         random = np.random.default_rng(self.seed)
         batches = make_batches(random, int(random.integers(5, 16)))[: self.batches]
@@ -47,7 +53,7 @@ class WindowScenario(TimerScenario):
         return self._simulation(batches, shards, random, options)
 
     def _simulation(self, batches, shards, random, options) -> WindowSimulation:
-        topology = make_topology(batches, shards, self.windowing)
+        topology = make_topology(batches, shards, self.windowing, self.logic)
         world = World(build_components(topology), self._placement(random), random, options)
         self._take_checkpoints(world)
         disturber = Disturber(world, self.drawn().disturbances or ())
@@ -57,7 +63,7 @@ class WindowScenario(TimerScenario):
         """Return a simulation that continues from a checkpoint of the first one."""
         random = np.random.default_rng([self.seed, 3, checkpoint.number])
         world = first.world
-        components = build_components(make_topology(first.batches, first.shards, self.windowing))
+        components = build_components(make_topology(first.batches, first.shards, self.windowing, self.logic))
         sinks = {
             identity: tuple((step - EARLIER, rows) for step, rows in received)
             for identity, received in checkpoint.sinks.items()
