@@ -43,7 +43,7 @@ from dask_elastic.runtime.worker.sink_thread import SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
@@ -247,7 +247,7 @@ class JobPart:
         on_error: OnError = "skip" if self.spec.options.on_error == "skip" else "fail"
         return WatchedErrorPolicy(on_error, self.dead_letters.add, self.threads.user_calls)
 
-    def _processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
+    def _processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
         processor = Processor(component, task, store, self._spaces, self._error_policy(), home)
         processor.costs = FunctionCosts(time.thread_time)
         rows = processor.emitter.edge_rows
