@@ -9,7 +9,7 @@ import cloudpickle
 
 from dask_elastic.topology import drawing, validation
 from dask_elastic.topology.fused import explanation
-from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups
+from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups, pairs
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
@@ -138,6 +138,38 @@ class Topology(OperatorGraph):
         """
         self.validate()
         return explanation.explain(self, fuse, rates)
+
+    def fusions(self, rates: Rates | None = None) -> list[tuple[str, str]]:
+        """Return the pairs of computes that run in one task by Enorm's Algorithm 1, for `submit`'s ``fuse``.
+
+        Parameters
+        ----------
+        rates : mapping of (str, str) to float, optional
+            As for `explain`.
+
+        Returns
+        -------
+        list of (str, str)
+            Each compute that is fused with one before it, behind this one.
+
+        Raises
+        ------
+        TopologyError
+            When the topology cannot run, or the rates are not valid.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> topology = de.Topology("delays")
+        >>> flights = topology.source("flights", de.sources.Arrow({"plane": ["a"], "delay": [1]}))
+        >>> planes = flights.key_by("plane").compute({"delay": de.aggregate.Mean("delay")}, name="planes")
+        >>> planes.key_by("plane").compute({"worst": de.aggregate.Max("delay")}, name="worst")
+        Stream('worst' of topology 'delays')
+        >>> topology.fusions()
+        [('planes', 'worst')]
+        """
+        self.validate()
+        return pairs(self, fused_groups(self, "auto", rates))
 
     def to_svg(self, fuse: Fuse = False) -> str:
         """Return a drawing of the topology.

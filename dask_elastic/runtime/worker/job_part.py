@@ -237,7 +237,13 @@ class JobPart:
                     self.checkpoints.restore(identity, operator, executor.store)
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
-                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended, self._keeper
+                    executor,
+                    component.computes,
+                    make_processor,
+                    self.threads,
+                    self.exchange,
+                    self._instance_ended,
+                    self._keeper,
                 )
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:

@@ -102,6 +102,24 @@ def fused_groups(topology: OperatorGraph, fuse: Fuse = "auto", rates: Rates | No
     return groups
 
 
+def pairs(topology: OperatorGraph, groups: Sequence[FusedGroup]) -> list[tuple[str, str]]:
+    """Return the pairs that give the same groups by hand.
+
+    Parameters
+    ----------
+    topology : OperatorGraph
+        The topology.
+    groups : sequence of FusedGroup
+        Its groups.
+
+    Returns
+    -------
+    list of (str, str)
+        Each compute but the first of a group, behind the one from which it gets its rows.
+    """
+    return [(producers(topology, name)[0], name) for group in groups for name in group.operators[1:]]
+
+
 def pair_obstacle(topology: OperatorGraph, first: str, second: str) -> str | None:
     """Return why two operators cannot run in one task, as a sentence with the remedy, or None.
 
