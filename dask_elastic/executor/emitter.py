@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors, RunRange
-from dask_elastic.routing.hashing import hash_keys
+from dask_elastic.executor.fused.fused_compute import FusedCompute
+from dask_elastic.executor.fused.typed_stream import TypedStream
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit, edges
-from dask_elastic.topology.operators import Stateless
-from dask_elastic.topology.schema import check_schema, plain_schema, plain_type
+from dask_elastic.topology.operators import Compute, Stateless
 from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
-from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.row_bytes import RowBytes
 
 MAX_BATCH_BYTES = 16 * 2**20
 """Larger batches are sliced, so that credit and memory stay fine-grained."""
@@ -38,6 +36,8 @@ class Emitter:
         Runs the user code of stateless operators.
     sink_instance : int
         The instance of each sink that gets the rows: the one at the executor's home.
+    fused : mapping of str to FusedCompute, optional
+        The computes that run behind the component's first one, by name.
 
     Attributes
     ----------
@@ -52,7 +52,9 @@ class Emitter:
         spaces: Mapping[str, KeySpace],
         error_policy: ErrorPolicy,
         sink_instance: int,
+        fused: Mapping[str, FusedCompute] | None = None,
     ):
+        self._fused = fused or {}
         self.component = component
         self.error_policy = error_policy
         self._spaces = spaces
@@ -66,7 +68,11 @@ class Emitter:
         self._steps = [step for step in steps if step not in self._late]
 
     def _steps_of(self, outputs: tuple[Branch | Exit, ...]) -> list[_Step]:
-        return [self._door(o) if isinstance(o, Exit) else (o.operator, self._steps_of(o.then)) for o in outputs]
+        return [self._door(o) if isinstance(o, Exit) else self._branch(o) for o in outputs]
+
+    def _branch(self, branch: Branch) -> _Step:
+        operator, then = branch.operator, self._steps_of(branch.then)
+        return (self._fused[operator.name] if isinstance(operator, Compute) else operator), then
 
     def _door(self, exit_: Exit) -> _Door:
         # Equal exits share a door, and so the schema of their stream.
@@ -121,7 +127,10 @@ class Emitter:
                         continue
                     operator, then = step
                     self.edge_rows[producer, operator.name] += part.num_rows
-                    made = self.error_policy.run(operator.name, _on_range(operator.apply, part), part)
+                    if isinstance(operator, FusedCompute):
+                        made = operator.process(part, producer)
+                    else:
+                        made = self.error_policy.run(operator.name, _on_range(operator.apply, part), part)
                     self._follow(then, made, operator.name, stamp, deliveries)
 
 
@@ -129,63 +138,27 @@ class _Door:
     """Passes rows through one exit: with the columns and the schema of its stream, hashed and split by executor."""
 
     def __init__(self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int):
-        self._component = component
         self._exit = exit_
         self.target = exit_.target
         self._space = space
         # The sink, or of the executors the first, which is mostly the only one.
         self._first = ExecutorId(exit_.target, sink_instance if space is None else 0)
-        self._stream: pa.Schema | None = None
-        self._producer = component
-        self._bytes = RowBytes(pa.schema([]))
-        # The schema of the last batch, and what it takes to fit such batches to the stream: mostly they are alike.
-        self._last: pa.Schema | None = None
-        self._columns: list[int] | None = None
-        self._keys: list[int] = []
-        self._fits = False
+        self._stream = TypedStream(component, exit_)
 
     def pass_through(self, rows: pa.RecordBatch, producer: str, stamp: float, deliveries: list[Delivery]) -> None:
-        rows = self._fitted(rows, producer)
+        stream = self._stream
+        rows = stream.fitted(rows, producer)
         if self._space is None:
-            deliveries.append(Delivery(self._first, Batch(rows, None, stamp, row_bytes=self._bytes.of(rows))))
+            deliveries.append(Delivery(self._first, Batch(rows, None, stamp, row_bytes=stream.row_bytes.of(rows))))
             return
-        hashes = hash_keys([rows.column(position) for position in self._keys], self._exit.keys)
+        hashes = stream.hashes(rows, self._space)
         for executor, part, part_hashes in split_by_executor(rows, hashes, self._space):
             target = ExecutorId(self._exit.target, executor) if executor else self._first
-            batch = Batch(part, part_hashes, stamp, row_bytes=self._bytes.of(part))
+            batch = Batch(part, part_hashes, stamp, row_bytes=stream.row_bytes.of(part))
             deliveries.append(Delivery(target, batch))
 
-    def _fitted(self, rows: pa.RecordBatch, producer: str) -> pa.RecordBatch:
-        schema = rows.schema
-        # Metadata is dropped: pandas writes the row count into it, and a channel keeps every schema that it has sent.
-        if self._last is None or not schema.equals(self._last, check_metadata=True):
-            self._note(rows, producer)
-        if self._columns is not None:
-            rows = rows.select(self._columns)
-        if self._fits:
-            return rows
-        assert self._stream is not None
-        if producer != self._producer:
-            _types(self._producer, self._stream).require_same(_types(producer, rows.schema), self._exit.target)
-        return check_schema(self._stream, rows, f"the stream from {self._component!r} to {self._exit.target!r}")
 
-    def _note(self, rows: pa.RecordBatch, producer: str) -> None:
-        schema, selected = rows.schema, self._exit.select(rows)
-        if self._stream is None:
-            # Plain values only: every slice of a dictionary column would be sent with the whole dictionary.
-            self._stream, self._producer = plain_schema(selected.schema), producer
-            self._bytes = RowBytes(self._stream)
-            self._keys = [self._stream.get_field_index(key) for key in self._exit.keys]
-        self._fits = selected.schema.equals(self._stream, check_metadata=True)
-        self._columns = None if selected is rows else [schema.get_field_index(name) for name in selected.schema.names]
-        self._last = schema
-
-
-def _types(producer: str, schema: pa.Schema) -> ColumnTypes:
-    return ColumnTypes(producer, {field.name: str(plain_type(field.type)) for field in schema})
-
-
-_Step = _Door | tuple[Stateless, list["_Step"]]
+_Step = _Door | tuple[Stateless | FusedCompute, list["_Step"]]
 
 
 def sliced(rows: pa.RecordBatch) -> Sequence[pa.RecordBatch]:

@@ -21,8 +21,8 @@ from dask_elastic.state.timer_bounds import TimerBounds
 from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
-from dask_elastic.topology.operators import Compute, as_batches
-from dask_elastic.topology.tables import is_table
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.tables import as_batches, is_table
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import ElasticError
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.state.results import state_table
 from dask_elastic.topology.operators import Compute
 
 
 def read_state(
-    operator: Compute, store: PrimaryState, shards: Iterable[int] | None = None, now: float | None = None
+    operator: Compute, store: PrimaryState | FusedStore, shards: Iterable[int] | None = None, now: float | None = None
 ) -> pa.Table | None:
     """Return the current state of a store.
 
@@ -20,7 +21,7 @@ def read_state(
     ----------
     operator : Compute
         The operator whose state it is.
-    store : PrimaryState
+    store : PrimaryState or FusedStore
         The primary copy; it lacks changes that remote tasks have not flushed.
     shards : iterable of int, optional
         Only these shards; all shards by default.

@@ -10,15 +10,17 @@ import pyarrow as pa
 
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.routing.co_partition import key_hashes
 from dask_elastic.routing.hashing import check_columns, hash_columns
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.errors import StateError
 
 
 def find_key(
     operator: Compute,
-    store: PrimaryState,
+    store: PrimaryState | FusedStore,
     space: KeySpace,
     executor: int,
     key: Sequence[Any],
@@ -30,7 +32,7 @@ def find_key(
     ----------
     operator : Compute
         The operator whose state it is.
-    store : PrimaryState
+    store : PrimaryState or FusedStore
         The primary copy of one of its executors.
     space : KeySpace
         The operator's key space.
@@ -54,14 +56,14 @@ def find_key(
     if store.key_schema is None:
         return None
     query = _row(operator, store.key_schema, key)
-    hashes = hash_columns(query, operator.keys)
+    hashes = key_hashes(query, operator.keys, operator.routed_by, space.groups)
     if space.executor_of_one(hashes.item(0)) != executor:
         return None
     table = read_state(operator, store, shards=space.shards_of_few(hashes), now=now)
     if table is None or table.num_rows == 0:
         return None
     rows = table.select(list(operator.keys)).combine_chunks().to_batches()[0]
-    same = hash_columns(rows, operator.keys) == hashes[0]
+    same = hash_columns(rows, operator.keys) == hash_columns(query, operator.keys)[0]
     same &= _checks(rows, operator) == _checks(query, operator)[0]
     found = np.flatnonzero(same)
     if not len(found):

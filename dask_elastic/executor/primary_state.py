@@ -5,17 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dask_elastic.executor.union_types import UnionTypes
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.vocab.row_counts import RowCounts
 
 
-class PrimaryState(KeyedStore):
+class PrimaryState(ComponentStore):
     """The state of every shard of an executor, at its home.
 
     Parameters
     ----------
     shards, shard_of, make_lock
-        As for `KeyedStore`.
+        As for `ComponentStore`.
 
     Attributes
     ----------

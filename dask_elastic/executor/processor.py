@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
+from dask_elastic.executor.fused.fused_compute import fused_computes
 from dask_elastic.executor.joins.asof_join import AsOfJoin
 from dask_elastic.executor.joins.interval_join import IntervalJoin
 from dask_elastic.executor.joins.make_join import make_join
@@ -19,7 +20,7 @@ from dask_elastic.executor.windows.session_logic import SessionLogic
 from dask_elastic.executor.windows.window_functions import WindowFunctions
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -35,7 +36,7 @@ class Processor:
         The component.
     task : int
         The task; only its shards are accessed.
-    store : KeyedStore
+    store : ComponentStore
         The store of the executor's tasks in this process.
     spaces : mapping of str to KeySpace
         Key space of each stateful component.
@@ -56,7 +57,7 @@ class Processor:
         self,
         component: Component,
         task: int,
-        store: KeyedStore,
+        store: ComponentStore,
         spaces: Mapping[str, KeySpace],
         error_policy: ErrorPolicy,
         home: int,
@@ -67,7 +68,8 @@ class Processor:
         self.closed: Callable[[], None] = lambda: None
         self.costs: EvaluationCosts | None = None
         self.error_policy = error_policy
-        self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home)
+        self._fused = fused_computes(component, task, store, spaces, error_policy) if component.fused else {}
+        self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home, self._fused)
         self.session = store.session(task)
         self.logic: Logic
         self.join: IntervalJoin | AsOfJoin | None = None
@@ -99,6 +101,8 @@ class Processor:
             # It runs the function itself: rows that wait already must not be processed again.
             outputs = self.functions.process(rows, batch, self.error_policy)
             return self.emitter.emit(outputs, batch.stamp, self.functions.take_late())
+        for fused in self._fused.values():
+            fused.begin(hashes, batch.now)
         if self.join is not None:
             # A join calls no user code, and an error after it has buffered rows must not process them again.
             return self.emitter.emit(self.join.process(rows, hashes, settled=batch.settled), batch.stamp)
@@ -126,6 +130,8 @@ class Processor:
         return rows
 
     def close(self) -> None:
-        """End the task's session with the store, and its cache of keys."""
+        """End the task's sessions with the stores, and their caches of keys."""
         self.session.close()
+        for fused in self._fused.values():
+            fused.close()
         self.closed()

@@ -10,7 +10,7 @@ from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Link
 from dask_elastic.meters import InlineCost
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -92,7 +92,7 @@ class RemotePart:
         self._inline = InlineCost()
         self._inline_time = inline_time
         self.closed = False
-        self.store = KeyedStore(space.shards, space.shard_of, make_lock)
+        self.store = ComponentStore(space.shards, space.shard_of, make_lock)
         self.store.track_dirty = True
         self.lock = make_lock()
         self.tasks: dict[int, RemoteTask] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -103,7 +103,7 @@ def _check_pending(executor: ExecutorId, pending: Pending) -> None:
         )
 
 
-def _check_owners(executor: ElasticExecutor, stores: list[KeyedStore]) -> None:
+def _check_owners(executor: ElasticExecutor, stores: Sequence[KeyedStore]) -> None:
     """Check that a shard has at most one owner, the one in the table unless the shard moves or is being installed."""
     routes = executor.routes
     owners = zip(*(store.owner.tolist() for store in stores), strict=True)

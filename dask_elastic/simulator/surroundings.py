@@ -16,7 +16,7 @@ from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.record_ledger import RecordLedger
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.world_options import WorldOptions
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Delivery
@@ -55,7 +55,7 @@ class Surroundings(Protocol):
         """Run the steps of an executor's driver in the calling fiber."""
         ...
 
-    def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
+    def processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
         """Return the logic of a task."""
         ...
 

@@ -32,7 +32,7 @@ from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.simulator.sink import SimulatedSink
 from dask_elastic.simulator.source import SimulatedSource
 from dask_elastic.simulator.world_options import WorldOptions
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator
 from dask_elastic.vocab.barrier import Barrier
@@ -116,7 +116,7 @@ class World:
 
     # building
 
-    def processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
+    def processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
         """Return the logic of a task."""
         return Processor(component, task, store, self.spaces, self.error_policy(), home)
 

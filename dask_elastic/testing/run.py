@@ -14,6 +14,7 @@ from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.component import Component, build_components
+from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
@@ -73,6 +74,7 @@ def run(
     executors: int | None = None,
     seed: int = 0,
     on_error: OnError = "fail",
+    fuse: Fuse = False,
 ) -> Result:
     """Run a topology to its end in this thread, without a cluster and without writing to its sinks.
 
@@ -94,6 +96,8 @@ def run(
         Decides how concurrent events interleave. Runs with the same seed are identical.
     on_error : {"fail", "skip"}
         Whether an exception in a user function ends the run, or the rows that caused it become dead letters.
+    fuse : False, "auto" or sequence of (str, str)
+        Which computes run in one task, as for `dask_elastic.submit`.
 
     Returns
     -------
@@ -135,7 +139,7 @@ def run(
     if executors is not None and executors < 1:
         raise TopologyError(f"executors is {executors!r}; give 1 or more, or None for the operators' own numbers.")
     given = dict(inputs or {})
-    components = [_with_rows(component, given) for component in build_components(topology)]
+    components = [_with_rows(component, given) for component in build_components(topology, fuse)]
     if given:
         raise _unknown(topology, [*given])
     placement = Placement.derived(components, SLOTS, executors)
@@ -228,11 +232,12 @@ def _step(entry: tuple[int, pa.RecordBatch]) -> int:
 def _state(world: World) -> dict[str, pa.Table]:
     tables: dict[str, list[pa.Table]] = {}
     for identity, home in world.homes.items():
-        operator = home.component.operator
-        assert isinstance(operator, Compute)
-        table = read_state(operator, home.executor.store, now=world.now)
-        if table is not None:
-            tables.setdefault(identity.component, []).append(table)
+        for operator in home.component.computes:
+            primary = home.executor.store
+            store = primary if operator.name == identity.component else primary.behind(operator.name)
+            table = read_state(operator, store, now=world.now)
+            if table is not None:
+                tables.setdefault(operator.name, []).append(table)
     return {name: pa.concat_tables(parts).combine_chunks() for name, parts in tables.items()}
 
 

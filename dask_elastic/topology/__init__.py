@@ -14,12 +14,12 @@ from dask_elastic.topology.operators import (
     Operator,
     SinkOperator,
     SourceOperator,
-    as_batches,
     select_columns,
 )
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.stream import KeyedStream, Stream
+from dask_elastic.topology.tables import as_batches
 from dask_elastic.topology.topology import Topology
 
 __all__ = [

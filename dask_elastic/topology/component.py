@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from dask_elastic.topology.fused.groups import Fuse, FusedGroup, Rates, fused_groups
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import (
     Compute,
@@ -35,6 +36,8 @@ class Exit:
         The columns whose hash selects the executor of each row; empty for a sink.
     columns : tuple of str or None
         The columns that the target reads, its keys included; None for all.
+    routed_by : tuple of str or None
+        The key columns by whose hash alone the executor and the shard are selected; None for all.
 
     Examples
     --------
@@ -45,6 +48,7 @@ class Exit:
     target: str
     keys: tuple[str, ...] = ()
     columns: Columns = None
+    routed_by: Columns = None
 
     def select(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows with only the columns that the target reads.
@@ -77,17 +81,17 @@ class Exit:
 
 @dataclass(frozen=True)
 class Branch:
-    """A stateless operator that runs in its producer's thread, and its consumers.
+    """An operator that runs in its producer's thread, and its consumers.
 
     Parameters
     ----------
-    operator : MapOperator or Filter
-        The operator.
+    operator : MapOperator, Filter or Compute
+        The operator; a compute is fused with the component's first operator.
     then : tuple of Branch or Exit
         Its consumers; each gets all of its output.
     """
 
-    operator: Stateless
+    operator: Stateless | Compute
     then: tuple[Branch | Exit, ...]
 
 
@@ -96,7 +100,7 @@ Output: TypeAlias = Branch | Exit
 
 @dataclass(frozen=True)
 class Component:
-    """A source, a compute or a sink, with the stateless operators that follow it in the same task.
+    """A source, a compute or a sink, with the stateless operators and fused computes that follow it in the same task.
 
     Parameters
     ----------
@@ -126,6 +130,16 @@ class Component:
     def kind(self) -> str:
         """One of "source", "compute" and "sink"."""
         return self.operator.kind
+
+    @property
+    def fused(self) -> tuple[Compute, ...]:
+        """The computes that follow the first one in its task, in the order in which rows reach them."""
+        return fused_computes(self.outputs)
+
+    @property
+    def computes(self) -> tuple[Compute, ...]:
+        """The computes that run in the component's tasks, the first operator first."""
+        return (self.operator, *self.fused) if isinstance(self.operator, Compute) else ()
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
@@ -166,6 +180,23 @@ class Component:
         )
 
 
+def fused_computes(outputs: tuple[Output, ...]) -> tuple[Compute, ...]:
+    """Return the computes among the operators that follow a component's first one.
+
+    Parameters
+    ----------
+    outputs : tuple of Branch or Exit
+        The consumers of the first operator.
+
+    Returns
+    -------
+    tuple of Compute
+        In the order in which rows reach them.
+    """
+    branches = (output.operator for output in _walk(outputs) if isinstance(output, Branch))
+    return tuple(operator for operator in branches if isinstance(operator, Compute))
+
+
 def edges(name: str, outputs: tuple[Output, ...]) -> tuple[tuple[str, str], ...]:
     """Return producer and consumer of each stream that begins in a component, each pair once.
 
@@ -194,13 +225,17 @@ def _consumer(output: Output) -> str:
     return output.target if isinstance(output, Exit) else output.operator.name
 
 
-def build_components(topology: OperatorGraph) -> tuple[Component, ...]:
+def build_components(topology: OperatorGraph, fuse: Fuse = False, rates: Rates | None = None) -> tuple[Component, ...]:
     """Divide a topology into components, and prune its sources to the columns that are read.
 
     Parameters
     ----------
     topology : Topology
         A topology; it is validated first.
+    fuse : False, "auto" or sequence of (str, str)
+        Which computes run in one task; see `fused_groups`.
+    rates : mapping of (str, str) to float, optional
+        Rows per second between operators, for "auto".
 
     Returns
     -------
@@ -232,14 +267,16 @@ def build_components(topology: OperatorGraph) -> tuple[Component, ...]:
     [('numbers', ('numbers', 'odd'), ()), ('per_n', ('per_n',), ('numbers',))]
     """
     topology.validate()
-    return _ComponentBuilder(topology).components()
+    return _ComponentBuilder(topology, fused_groups(topology, fuse, rates)).components()
 
 
 class _ComponentBuilder:
     """The columns and consumers of each operator, from which `build_components` makes components."""
 
-    def __init__(self, topology: OperatorGraph):
+    def __init__(self, topology: OperatorGraph, groups: tuple[FusedGroup, ...] = ()):
         self._order = topology.in_order()
+        self._routed = {name: group.columns for group in groups for name in group.operators}
+        self._followers = {name for group in groups for name in group.operators[1:]}
         self._needs: dict[str, Columns] = {}
         self._outputs: dict[str, tuple[Output, ...]] = {}
         # Consumers first: the outputs of an operator contain those of its consumers. This avoids recursion.
@@ -252,7 +289,7 @@ class _ComponentBuilder:
         components: list[Component] = []
         inputs: dict[str, list[str]] = {operator.name: [] for operator in self._order}
         for operator in self._order:
-            if isinstance(operator, MapOperator | Filter):
+            if isinstance(operator, MapOperator | Filter) or operator.name in self._followers:
                 continue
             outputs = self._outputs[operator.name]
             for target in dict.fromkeys(output.target for output in _exits(outputs)):
@@ -263,6 +300,8 @@ class _ComponentBuilder:
         return tuple(components)
 
     def _pruned(self, operator: SourceOperator | Compute | SinkOperator) -> SourceOperator | Compute | SinkOperator:
+        if isinstance(operator, Compute):
+            return self._co_partitioned(operator)
         if not isinstance(operator, SourceOperator):
             return operator
         columns = self._needs[operator.name]
@@ -270,6 +309,10 @@ class _ComponentBuilder:
         if columns is not None and event_time is not None and event_time not in columns:
             columns = (*columns, event_time)
         return replace(operator, source=operator.source.columns_read(columns))
+
+    def _co_partitioned(self, operator: Compute) -> Compute:
+        columns = self._routed.get(operator.name, operator.keys)
+        return operator if columns == operator.keys else replace(operator, routed_by=columns)
 
     def _read_by(self, consumer: Operator) -> Columns:
         """Return the columns of its input that a consumer needs, those that it passes on included."""
@@ -284,7 +327,10 @@ class _ComponentBuilder:
         if isinstance(consumer, MapOperator):
             return Branch(consumer, self._outputs[consumer.name])
         if isinstance(consumer, Compute):
-            return Exit(consumer.name, consumer.keys, consumer.columns)
+            routed = self._co_partitioned(consumer)
+            if consumer.name in self._followers:
+                return Branch(routed, self._outputs[consumer.name])
+            return Exit(consumer.name, consumer.keys, consumer.columns, routed.routed_by)
         return Exit(consumer.name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 import pyarrow.compute as pc
@@ -67,20 +68,24 @@ def html(topology: OperatorGraph) -> str:
     return f'<div style="overflow-x: auto">{caption}{svg(topology)}</div>'
 
 
-def svg(topology: OperatorGraph) -> str:
+def svg(topology: OperatorGraph, task_of: Mapping[str, str] | None = None) -> str:
     """Return a drawing of the topology as an SVG document.
 
     Parameters
     ----------
     topology : OperatorGraph
         The topology, valid or not; edges that close a cycle are dashed.
+    task_of : mapping of str to str, optional
+        By compute, the one in whose task it runs.
 
     Returns
     -------
     str
         The document, with all text escaped.
     """
-    return diagram.svg(topology.name, map(_box, topology.operators), topology.edges)
+    tasks = task_of or {}
+    boxes = (_box(operator, tasks.get(operator.name)) for operator in topology.operators)
+    return diagram.svg(topology.name, boxes, topology.edges)
 
 
 def _details(operator: Operator) -> list[str]:
@@ -136,12 +141,12 @@ def _function(function: object) -> str:
     return "a lambda" if name == "<lambda>" else f"{name}()"
 
 
-def _lines(operator: Operator) -> list[str]:
+def _lines(operator: Operator, task: str | None) -> list[str]:
     """Return the lines below a box's name: its kind, and the details that are not shown elsewhere."""
     details = _details(operator)
     shown_elsewhere = isinstance(operator, Compute) or details[0] == f"{operator.name}()"
     first = operator.kind if shown_elsewhere else f"{operator.kind} {details[0]}"
-    lines = [first, *details[1:]]
+    lines = [first, *_place(task), *details[1:]]
     if len(lines) > MOST_DETAILS:
         lines = [*lines[: MOST_DETAILS - 1], f"and {len(lines) - MOST_DETAILS + 1} more"]
     return lines
@@ -151,6 +156,10 @@ def _label(consumer: Operator) -> str:
     return shortened(", ".join(result_keys(consumer.keys)), LONGEST_NAME) if isinstance(consumer, Compute) else ""
 
 
-def _box(operator: Operator) -> DrawnBox:
-    title = "\n".join((f"{operator.kind} {operator.name}", *_details(operator)))
-    return DrawnBox(operator.name, operator.kind, _lines(operator), title, _label(operator))
+def _place(task: str | None) -> list[str]:
+    return [] if task is None else [f"in the task of {task}"]
+
+
+def _box(operator: Operator, task: str | None) -> DrawnBox:
+    title = "\n".join((f"{operator.kind} {operator.name}", *_place(task), *_details(operator)))
+    return DrawnBox(operator.name, operator.kind, _lines(operator, task), title, _label(operator))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,13 +15,11 @@ from dask_elastic.topology.joins.joining import Joining
 from dask_elastic.topology.sink import Sink
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.state_kind import Declared
-from dask_elastic.topology.tables import TABLES_TAKEN, as_table
+from dask_elastic.topology.tables import as_batches, describe_type, is_of_pandas
 from dask_elastic.topology.timer import Timer
 from dask_elastic.topology.windowing import Windowing
 from dask_elastic.vocab.errors import SchemaMismatch
 from dask_elastic.vocab.state_record import Clock
-
-ROWS_WANTED = f"return {TABLES_TAKEN}, an iterable of these, or None."
 
 
 def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operator: str) -> pa.RecordBatch:
@@ -71,55 +69,6 @@ def select_columns(rows: pa.RecordBatch, columns: tuple[str, ...] | None, operat
     return rows.select(list(columns))
 
 
-def as_batches(returned: object, operator: str) -> list[pa.RecordBatch]:
-    """Convert the return value of a user's function to batches, without empty ones.
-
-    Parameters
-    ----------
-    returned : object
-        None, a table that `as_table` converts, or an iterable of tables.
-    operator : str
-        The operator, for the error text.
-
-    Returns
-    -------
-    list of RecordBatch
-        The rows, in order.
-
-    Raises
-    ------
-    TypeError
-        When it is, or contains, a value of another type.
-
-    Examples
-    --------
-    >>> as_batches(pa.table({"a": [1, 2]}), "map 'tidy'")[0].num_rows
-    2
-    >>> as_batches(3, "map 'tidy'")
-    Traceback (most recent call last):
-        ...
-    TypeError: map 'tidy' returned an int; return a pyarrow RecordBatch or Table, a dict of columns, ...
-    """
-    if isinstance(returned, pa.RecordBatch):
-        return _not_empty(returned)
-    if returned is None:
-        return []
-    what = _describe_type(returned)
-    table = _table(returned, operator, what)
-    if table is not None:
-        return _not_empty(table)
-    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes) or _is_pandas(returned):
-        raise TypeError(f"{operator} returned {what}; {ROWS_WANTED}")
-    batches: list[pa.RecordBatch] = []
-    for position, item in enumerate(returned):
-        each = f"{what} whose item {position} is {_describe_type(item)}"
-        table = _table(item, operator, each)
-        if table is None:
-            raise TypeError(f"{operator} returned {each}; {ROWS_WANTED}")
-        batches.extend(_not_empty(table))
-    return batches
-
-
 @dataclass(frozen=True, eq=False)
 class SourceOperator:
     """A source and its name in the topology.
@@ -151,6 +100,8 @@ class MapOperator:
         The columns that the function gets; None for all.
     output : Schema, optional
         The schema of what the function returns, if it is known.
+    keeps : tuple of str
+        The columns that the function returns with the values that they had in the row from which it made them.
 
     Examples
     --------
@@ -163,6 +114,7 @@ class MapOperator:
     function: Callable[[pa.RecordBatch], Any]
     columns: tuple[str, ...] | None = None
     output: pa.Schema | None = None
+    keeps: tuple[str, ...] = ()
     kind: ClassVar[str] = "map"
 
     def apply(self, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -260,14 +212,14 @@ class Filter:
     def _booleans(self, returned: Any) -> pa.BooleanArray:
         mask = returned
         is_bools = isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.ndim == 1
-        if is_bools or (_is_pandas(mask) and hasattr(mask, "array")):
+        if is_bools or (is_of_pandas(mask) and hasattr(mask, "array")):
             mask = pa.array(mask)
         if isinstance(mask, pa.ChunkedArray):
             mask = mask.combine_chunks()
         if isinstance(mask, pa.BooleanArray):
             return mask
         raise TypeError(
-            f"filter {self.name!r} returned {_describe_type(returned)}; return one boolean per row, as a pyarrow "
+            f"filter {self.name!r} returned {describe_type(returned)}; return one boolean per row, as a pyarrow "
             "BooleanArray or a NumPy array of bool."
         )
 
@@ -303,6 +255,12 @@ class Compute:
         Where the state is kept: one of `STORES`; None for the job's option `state_store`.
     windowing : Windowing, optional
         The windows over which it computes; None for the whole stream.
+    partition_by : tuple of str, optional
+        The key columns whose values may decide where a row is computed; None for all of them.
+    keeps : tuple of str
+        As for `MapOperator`; aggregates keep the key columns.
+    routed_by : tuple of str, optional
+        The key columns by whose hash rows are routed; None for all. Set by `build_components`.
 
     Examples
     --------
@@ -320,6 +278,9 @@ class Compute:
     timers: Mapping[str, Timer] | None = None
     store: str | None = None
     windowing: Windowing | None = None
+    partition_by: tuple[str, ...] | None = None
+    keeps: tuple[str, ...] = ()
+    routed_by: tuple[str, ...] | None = None
     kind: ClassVar[str] = "compute"
     stateful: ClassVar[bool] = True
 
@@ -387,18 +348,6 @@ Stateless: TypeAlias = MapOperator | Filter
 Operator: TypeAlias = SourceOperator | MapOperator | Filter | Compute | SinkOperator
 
 
-def _table(value: object, operator: str, what: str) -> pa.Table | None:
-    try:
-        return as_table(value)
-    except ValueError as error:
-        raise TypeError(f"{operator} returned {what} that cannot become rows: {error}; {ROWS_WANTED}") from error
-
-
-def _not_empty(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
-    batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-    return [batch for batch in batches if batch.num_rows]
-
-
 def evaluate(expression: pc.Expression, rows: pa.RecordBatch) -> pa.Array:
     """Evaluate an expression on each row, in the calling thread.
 
@@ -430,18 +379,3 @@ def evaluate(expression: pc.Expression, rows: pa.RecordBatch) -> pa.Array:
     )
     value = plan.to_table(use_threads=False).column(0)
     return value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
-
-
-def _is_pandas(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] == "pandas"
-
-
-def _describe_type(value: object) -> str:
-    if value is None:
-        return "None"
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    if isinstance(value, pa.Array):
-        return f"a pyarrow array of {value.type}"
-    if isinstance(value, np.ndarray):
-        return f"a NumPy array of {value.dtype} with shape {value.shape}"
-    return "an " + kind if kind[0] in "aeio" else "a " + kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.fused.declared import check_keeps, check_partition
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.joins.joinable import Joinable
 from dask_elastic.topology.operator_output import KeyedOutput, OperatorOutput, label_of
@@ -53,6 +55,7 @@ class Stream(OperatorOutput):
         function: Callable[[pa.RecordBatch], Any],
         *,
         columns: Sequence[str] | None = None,
+        keeps: Sequence[str] = (),
         name: str | None = None,
     ) -> Stream:
         """Turn each batch into another, into several, or into none.
@@ -65,6 +68,9 @@ class Stream(OperatorOutput):
         columns : sequence of str, optional
             The columns that the function reads. It gets only these, and sources skip columns that no operator reads.
             All by default.
+        keeps : sequence of str
+            The columns that the function returns with the values that they had in the row from which it made them.
+            Computes before and behind it, by such a column, can run in one task; see `submit`, ``fuse``.
         name : str, optional
             The operator's name; by default that of the function.
 
@@ -92,8 +98,9 @@ class Stream(OperatorOutput):
         where = label_of("map", name)
         validation.check_function(function, where, "batch")
         read = validation.check_columns(columns, where)
+        kept = check_keeps(keeps, where)
         given = self._topology.choose_name("map", name, function)
-        return self._added(MapOperator(given, function, read))
+        return self._added(MapOperator(given, function, read, keeps=kept))
 
     def filter(
         self,
@@ -353,6 +360,8 @@ class KeyedStream(Joinable[Stream]):
         executors: int | None = None,
         shards: int = 256,
         store: str | None = None,
+        partition_by: Sequence[str] | None = None,
+        keeps: Sequence[str] = (),
     ) -> Stream:
         """Keep state for each key.
 
@@ -377,6 +386,11 @@ class KeyedStream(Joinable[Stream]):
         store : str, optional
             Where the state is kept: "memory"; "disk", for state that is larger than the memory of the workers; or
             "auto", in memory until that is short. By default the job's option `state_store`.
+        partition_by : sequence of str, optional
+            The key columns by which this compute may share a task with its neighbours; all by default. See `submit`,
+            ``fuse``.
+        keeps : sequence of str
+            As for `map`, of a function; aggregates keep the key columns.
 
         Returns
         -------
@@ -408,10 +422,8 @@ class KeyedStream(Joinable[Stream]):
             validation.check_count(executors, where, "executors")
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
         check_store(store, where)
+        divided, kept = check_partition(partition_by, self._keys, where), check_keeps(keeps, where)
         given = self._topology.choose_name("compute", name, logic)
-        self._topology.add(
-            Compute(given, self._keys, checked, declared, executors, shards, checked_timers, store),
-            self._producers,
-            self._key_by,
-        )
+        operator = Compute(given, self._keys, checked, declared, executors, shards, checked_timers, store)
+        self._topology.add(replace(operator, partition_by=divided, keeps=kept), self._producers, self._key_by)
         return Stream(self._topology, (given,))

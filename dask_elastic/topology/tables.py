@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from dask_elastic.topology.schema import plain_column, plain_schema
@@ -14,6 +15,8 @@ TABLES_TAKEN = (
     "PyCapsule interface"
 )
 """What `as_table` converts, for error texts."""
+
+ROWS_WANTED = f"return {TABLES_TAKEN}, an iterable of these, or None."
 
 EXPORTS = ("__arrow_c_stream__", "__arrow_c_array__")
 
@@ -81,6 +84,84 @@ def as_table(value: object) -> pa.Table | None:
         return _imported(value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ValueError(str(error)) from error
+
+
+def as_batches(returned: object, operator: str) -> list[pa.RecordBatch]:
+    """Convert the return value of a user's function to batches, without empty ones.
+
+    Parameters
+    ----------
+    returned : object
+        None, a table that `as_table` converts, or an iterable of tables.
+    operator : str
+        The operator, for the error text.
+
+    Returns
+    -------
+    list of RecordBatch
+        The rows, in order.
+
+    Raises
+    ------
+    TypeError
+        When it is, or contains, a value of another type.
+
+    Examples
+    --------
+    >>> as_batches(pa.table({"a": [1, 2]}), "map 'tidy'")[0].num_rows
+    2
+    >>> as_batches(3, "map 'tidy'")
+    Traceback (most recent call last):
+        ...
+    TypeError: map 'tidy' returned an int; return a pyarrow RecordBatch or Table, a dict of columns, ...
+    """
+    if isinstance(returned, pa.RecordBatch):
+        return _not_empty(returned)
+    if returned is None:
+        return []
+    what = describe_type(returned)
+    table = _table(returned, operator, what)
+    if table is not None:
+        return _not_empty(table)
+    if not isinstance(returned, Iterable) or isinstance(returned, str | bytes) or is_of_pandas(returned):
+        raise TypeError(f"{operator} returned {what}; {ROWS_WANTED}")
+    batches: list[pa.RecordBatch] = []
+    for position, item in enumerate(returned):
+        each = f"{what} whose item {position} is {describe_type(item)}"
+        table = _table(item, operator, each)
+        if table is None:
+            raise TypeError(f"{operator} returned {each}; {ROWS_WANTED}")
+        batches.extend(_not_empty(table))
+    return batches
+
+
+def _table(value: object, operator: str, what: str) -> pa.Table | None:
+    try:
+        return as_table(value)
+    except ValueError as error:
+        raise TypeError(f"{operator} returned {what} that cannot become rows: {error}; {ROWS_WANTED}") from error
+
+
+def _not_empty(rows: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
+    batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+    return [batch for batch in batches if batch.num_rows]
+
+
+def is_of_pandas(value: object) -> bool:
+    """Return whether a value is an object of pandas."""
+    return type(value).__module__.partition(".")[0] == "pandas"
+
+
+def describe_type(value: object) -> str:
+    """Return the type of a value, with its article, for an error text."""
+    if value is None:
+        return "None"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    if isinstance(value, pa.Array):
+        return f"a pyarrow array of {value.type}"
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of {value.dtype} with shape {value.shape}"
+    return "an " + kind if kind[0] in "aeio" else "a " + kind
 
 
 def _imported(value: object) -> pa.Table:

@@ -8,6 +8,8 @@ from typing import Any
 import cloudpickle
 
 from dask_elastic.topology import drawing, validation
+from dask_elastic.topology.fused import explanation
+from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups, pairs
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
@@ -101,8 +103,81 @@ class Topology(OperatorGraph):
         """
         return drawing.describe(self)
 
-    def to_svg(self) -> str:
+    def explain(self, fuse: Fuse = "auto", rates: Rates | None = None) -> str:
+        """Return which computes run in one task with a choice of `submit`'s ``fuse``, and why others do not.
+
+        Parameters
+        ----------
+        fuse : "auto", False or sequence of (str, str)
+            The choice: by Enorm's Algorithm 1, none, or pairs of a compute and one that reads it.
+        rates : mapping of (str, str) to float, optional
+            Rows per second by producer and consumer, from a trial. Without them "auto" goes by shared key columns.
+
+        Returns
+        -------
+        str
+            One line per compute.
+
+        Raises
+        ------
+        TopologyError
+            When the topology cannot run, a pair cannot be fused, or the rates are not valid.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> topology = de.Topology("delays")
+        >>> flights = topology.source("flights", de.sources.Arrow({"plane": ["a"], "delay": [1]}))
+        >>> planes = flights.key_by("plane").compute({"delay": de.aggregate.Mean("delay")}, name="planes")
+        >>> planes.key_by("plane").compute({"worst": de.aggregate.Max("delay")}, name="worst")
+        Stream('worst' of topology 'delays')
+        >>> print(topology.explain())
+        Topology 'delays': 2 computes in 1 component
+          planes  by plane
+          worst   in the task of 'planes'
+        """
+        self.validate()
+        return explanation.explain(self, fuse, rates)
+
+    def fusions(self, rates: Rates | None = None) -> list[tuple[str, str]]:
+        """Return the pairs of computes that run in one task by Enorm's Algorithm 1, for `submit`'s ``fuse``.
+
+        Parameters
+        ----------
+        rates : mapping of (str, str) to float, optional
+            As for `explain`.
+
+        Returns
+        -------
+        list of (str, str)
+            Each compute that is fused with one before it, behind this one.
+
+        Raises
+        ------
+        TopologyError
+            When the topology cannot run, or the rates are not valid.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> topology = de.Topology("delays")
+        >>> flights = topology.source("flights", de.sources.Arrow({"plane": ["a"], "delay": [1]}))
+        >>> planes = flights.key_by("plane").compute({"delay": de.aggregate.Mean("delay")}, name="planes")
+        >>> planes.key_by("plane").compute({"worst": de.aggregate.Max("delay")}, name="worst")
+        Stream('worst' of topology 'delays')
+        >>> topology.fusions()
+        [('planes', 'worst')]
+        """
+        self.validate()
+        return pairs(self, fused_groups(self, "auto", rates))
+
+    def to_svg(self, fuse: Fuse = False) -> str:
         """Return a drawing of the topology.
+
+        Parameters
+        ----------
+        fuse : False, "auto" or sequence of (str, str)
+            As for `explain`: computes in the task of another one say so.
 
         Returns
         -------
@@ -114,7 +189,7 @@ class Topology(OperatorGraph):
         >>> Topology("delays").to_svg()[:4]
         '<svg'
         """
-        return drawing.svg(self)
+        return drawing.svg(self, explanation.task_of(fused_groups(self, fuse)))
 
     def __repr__(self) -> str:
         kinds = Counter(operator.kind for operator in self.operators)

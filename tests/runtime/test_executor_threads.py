@@ -42,7 +42,7 @@ class NoThreads(JobThreads):
 def home():
     """An executor whose only task is remote."""
     executor = ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ExecutorId("rows", 0)], threading.Lock)
-    made = ExecutorThreads(executor, None, None, NoThreads("job", print), NoExchange(), print)
+    made = ExecutorThreads(executor, (), None, NoThreads("job", print), NoExchange(), print)
     made.begin()
     return made
 

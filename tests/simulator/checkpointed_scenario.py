@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from followed_job import make_batches, make_topology
+from followed_job import make_batches
 from scenario import Scenario, Simulation
 
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator import CheckpointCommands, Disturber, Placement, SimulatedCheckpoint, World
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.topology import build_components
 
 BETWEEN = 100
 ATTEMPTS = 12
@@ -61,14 +61,14 @@ class CheckpointedScenario(Scenario):
         random = np.random.default_rng([self.seed, 3, checkpoint.number])
         world = first.world
         shards = world.spaces["per_key"].shards
-        components = build_components(make_topology(first.batches, shards))
+        components = self._components(first.batches, shards)
         placement = self._with_other_cores(world.placement, random)
         sinks = {
             identity: tuple((step - EARLIER, rows) for step, rows in received)
             for identity, received in checkpoint.sinks.items()
         }
         restored = World(components, placement, random, world.options, dataclasses.replace(checkpoint, sinks=sinks))
-        return Simulation(restored, first.batches, Disturber(restored, ()))
+        return self._simulation(restored, first.batches, Disturber(restored, ()))
 
     @staticmethod
     def _with_other_cores(placement: Placement, random: np.random.Generator) -> Placement:
@@ -102,7 +102,9 @@ class CheckpointedScenario(Scenario):
         """Yield the state of each executor at its last cut: by the changes of all of its cuts, and as it was copied."""
         for executor, cuts in first.world.checkpoints.cuts.items():
             space = KeySpace(1, first.world.spaces[executor.component].shards)
-            changed, copied = (KeyedStore(space.shards, first.world.spaces[executor.component].shard_of) for _ in "ab")
+            changed, copied = (
+                ComponentStore(space.shards, first.world.spaces[executor.component].shard_of) for _ in "ab"
+            )
             for _, cut in cuts:
                 if cut.changes is not None:
                     changed.install(cut.changes)
@@ -111,7 +113,7 @@ class CheckpointedScenario(Scenario):
                 yield executor, _rows(changed), _rows(copied)
 
 
-def _rows(store: KeyedStore) -> list[dict[str, object]]:
-    state = store.extract()
-    assert state is not None
-    return sorted(state.to_pylist(), key=lambda row: row["__hash"])
+def _rows(store: ComponentStore) -> list[list[dict[str, object]]]:
+    states = [KeyedStore.extract(one) for one in (store, *store.fused.values())]
+    assert states[0] is not None
+    return [sorted(state.to_pylist(), key=lambda row: row["__hash"]) for state in states if state is not None]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import World
-from dask_elastic.topology import Compute, Sink, Source, Topology, aggregate
+from dask_elastic.topology import Sink, Source, Topology, aggregate
 
 KEYS = 12
 BUCKETS = 5
@@ -104,11 +104,10 @@ def count_rows(count: int, rows: pa.RecordBatch) -> int:
 def state_of(world: World, operator: str, key: str) -> dict[object, dict[str, object]]:
     found: dict[object, dict[str, object]] = {}
     for identity, home in world.homes.items():
-        compute = home.component.operator
-        if identity.component != operator:
+        store, compute = home.executor.store, next((c for c in home.component.computes if c.name == operator), None)
+        if compute is None:
             continue
-        assert isinstance(compute, Compute)
-        table = read_state(compute, home.executor.store)
+        table = read_state(compute, store if operator == identity.component else store.behind(operator))
         for row in [] if table is None else table.to_pylist():
             assert row[key] not in found, "a key is in the state of two executors"
             found[row[key]] = row

@@ -31,7 +31,7 @@ from dask_elastic.simulator import (
     random_disturbances,
     shrink,
 )
-from dask_elastic.topology import build_components
+from dask_elastic.topology import Component, build_components
 
 COMMANDS = 20
 STEPS = 450
@@ -81,7 +81,7 @@ class Scenario:
         """Return the simulation before its first step."""
         random = np.random.default_rng(self.seed)
         batches = [given[: self.batches] for given in self._batches(random)]
-        components = build_components(make_topology(batches, shards=int(random.integers(4, 17))))
+        components = self._components(batches, int(random.integers(4, 17)))
         placement = self._placement(random)
         options = WorldOptions(
             window=int(random.choice([400, 3000, 2**20])),
@@ -105,12 +105,18 @@ class Scenario:
             # As after some batches, so that the first one may be run by the thread that brings it.
             for _ in range(FEWEST):
                 home.executor.measures.inline.add(1, 0.0)
-        return Simulation(world, batches, Disturber(world, self.drawn().disturbances or ()))
+        return self._simulation(world, batches, Disturber(world, self.drawn().disturbances or ()))
 
     @property
     def inline(self) -> bool:
         """Whether the threads that bring batches run idle tasks, however long that takes."""
         return self.seed % 4 < 2
+
+    def _components(self, batches: list[list[pa.RecordBatch]], shards: int) -> tuple[Component, ...]:
+        return build_components(make_topology(batches, shards))
+
+    def _simulation(self, world: World, batches: list[list[pa.RecordBatch]], disturber: Disturber) -> Simulation:
+        return Simulation(world, batches, disturber)
 
     def _batches(self, random: np.random.Generator) -> list[list[pa.RecordBatch]]:
         return make_batches(random)

@@ -12,8 +12,8 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import Errors, error_text
 from dask_elastic.executor.function_logic import DictRows, note_row
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
-from dask_elastic.topology.operators import Compute, as_batches
-from dask_elastic.topology.tables import is_table
+from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.tables import as_batches, is_table
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.instances import Instance, Instances, InstanceState
 from dask_elastic.vocab.errors import ElasticError

@@ -27,6 +27,7 @@ from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, Job
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
+from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.restartable import check_restartable
@@ -44,6 +45,7 @@ def submit(
     *,
     name: str | None = None,
     cores: Mapping[str, int] | None = None,
+    fuse: Fuse = False,
     **options: Any,
 ) -> Job:
     """Start a topology on a Dask cluster.
@@ -61,6 +63,10 @@ def submit(
     cores : mapping of str to int, optional
         Cores of each executor, by stateful operator, at most the slots of the cluster. The control loop does not change
         them, as after `Job.set_cores`. Other operators start with the remaining cores.
+    fuse : False, "auto" or sequence of (str, str)
+        Which computes run in one task by direct calls, instead of sending rows to each other: none; those that share
+        key columns (`Topology.explain` shows them); or pairs of a compute and one that reads it, as of
+        `Topology.fusions`. Not yet with ``checkpoint`` or state on disk.
     **options
         What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
@@ -109,9 +115,25 @@ def submit(
     client = checked_client(client)
     check_exposure([client.scheduler.address])
     checked = job_options(options)
-    components = build_components(topology)
+    components = build_components(topology, fuse)
+    _check_fused(components, checked)
     check_sources(components)
     return start(described(topology, components, job_name(name, topology), checked, cores or {}), client)
+
+
+def _check_fused(components: Iterable[Component], options: JobOptions) -> None:
+    """Refuse options of jobs that fused computes do not support."""
+    fused = [operator.name for component in components for operator in component.fused]
+    if fused and options.checkpoint is not None:
+        raise SubmitError(
+            f"fuse= runs {', '.join(map(repr, fused))} in the tasks of other computes, which checkpoints do not "
+            "support yet: pass fuse=False, or no checkpoint."
+        )
+    if fused and options.state_store != "memory":
+        raise SubmitError(
+            f"fuse= runs {', '.join(map(repr, fused))} in the tasks of other computes, whose state is in memory: pass "
+            f'fuse=False, or state_store="memory" instead of {options.state_store!r}.'
+        )
 
 
 def check_sources(components: Iterable[Component]) -> None:
@@ -198,7 +220,9 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
         empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
+        fused = component.fused
         about = {
+            "fused": tuple((one.name, table_bytes(empty_state(one, inputs[one.name])).to_pybytes()) for one in fused),
             "instances": operator.executors,
             "shards": operator.shards,
             "empty_state": empty,
@@ -224,7 +248,10 @@ def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], 
     if cores and paradigm == STATIC:
         raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
     stateful = [c.name for c in components if c.kind == "compute"]
+    fused = {operator.name: component.name for component in components for operator in component.fused}
     for operator, count in cores.items():
+        if operator in fused:
+            raise SubmitError(f"cores= names {operator!r}, which runs in the tasks of {fused[operator]!r}: name this")
         if operator not in stateful:
             raise SubmitError(f"cores= names {operator!r}, which is no stateful operator: choose from {stateful}")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:

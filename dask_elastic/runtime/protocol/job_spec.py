@@ -138,6 +138,8 @@ class ComponentSummary:
         The kind of each of `operators`.
     edges : tuple of (str, str)
         Producer and consumer of each stream that begins in the component.
+    fused : tuple of (str, bytes)
+        The computes that run in its tasks behind the first one, each with its state before its first row.
     """
 
     name: str
@@ -156,6 +158,11 @@ class ComponentSummary:
     reading: bytes | None = None
     kinds: tuple[str, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
+    fused: tuple[tuple[str, bytes], ...] = ()
+
+    def empty_state_of(self, operator: str) -> bytes | None:
+        """Return the state of one of its computes before the first row, as an Arrow IPC stream."""
+        return self.empty_state if operator == self.name else dict(self.fused).get(operator)
 
 
 @dataclass(frozen=True)
@@ -255,6 +262,10 @@ class JobSpec:
     def summary(self, component: str) -> ComponentSummary:
         """Return the summary of a component."""
         return next(s for s in self.summaries if s.name == component)
+
+    def component_of(self, operator: str) -> str:
+        """Return the component in whose tasks an operator's state is: itself, unless it is fused behind another."""
+        return next((s.name for s in self.summaries for name, _ in s.fused if name == operator), operator)
 
     def instances(self, component: str) -> list[ExecutorId]:
         """Return all instances of a source or a stateful component."""

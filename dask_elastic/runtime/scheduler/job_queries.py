@@ -60,21 +60,24 @@ class JobQueries:
     async def state(self, call: job_calls.State) -> tuple[Payload, ...]:
         """Return the state of a stateful operator, or the row of one key."""
         record = self.jobs.record(call.job)
+        component = record.spec.component_of(call.operator)
         calls = (
             self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key, call.first))
-            for index, address in homes(record, call.operator, None)
+            for index, address in homes(record, component, None)
         )
         found = tuple(part for parts in await all_of(calls) for part in parts)
-        empty = record.spec.summary(call.operator).empty_state
+        empty = record.spec.summary(component).empty_state_of(call.operator)
         # Before its first batch an executor does not know its columns.
         return (Payload(empty),) if not found and call.key is None and empty is not None else found
 
     async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
         """Return where the state of a stateful operator is."""
         record = self.jobs.record(call.job)
-        addresses = tuple(address for _, address in homes(record, call.operator, None))
+        component = record.spec.component_of(call.operator)
+        addresses = tuple(address for _, address in homes(record, component, None))
         _, generation = record.generation_id
-        return job_calls.StatePlacesAnswer(generation, addresses, record.spec.summary(call.operator).empty_state)
+        empty = record.spec.summary(component).empty_state_of(call.operator)
+        return job_calls.StatePlacesAnswer(generation, addresses, empty)
 
     async def collect(self, call: job_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink keeps for the client."""

@@ -18,6 +18,7 @@ from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.point_query import find_key
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
 from dask_elastic.meters import BriefWork
 from dask_elastic.runtime.transport.deferred import DEFERRED
@@ -27,6 +28,7 @@ from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
+from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.barrier import Barrier
@@ -50,8 +52,8 @@ class ExecutorThreads:
     ----------
     executor : ElasticExecutor
         The executor.
-    operator : Compute
-        What it runs, for reading its state.
+    computes : sequence of Compute
+        What its tasks compute, the first operator first.
     make_processor : callable
         ``make_processor(task, store, home)`` returns the logic of a task.
     threads : JobThreads
@@ -67,7 +69,7 @@ class ExecutorThreads:
     def __init__(
         self,
         executor: ElasticExecutor,
-        operator: Compute,
+        computes: Sequence[Compute],
         make_processor: MakeProcessor,
         threads: JobThreads,
         exchange: Exchange,
@@ -78,7 +80,7 @@ class ExecutorThreads:
         self.identity = executor.identity
         self.threads = threads
         self.exchange = exchange
-        self._operator = operator
+        self._computes = {compute.name: compute for compute in computes}
         self._make_processor = make_processor
         self._finished = finished
         self._keeper = keeper
@@ -174,14 +176,20 @@ class ExecutorThreads:
         finally:
             del self._flushes[token]
 
-    def read_state(self, shards: Iterable[int] | None = None) -> pa.Table | None:
-        """Return the primary copy as users see it, of all or some shards."""
-        return read_state(self._operator, self.executor.store, shards, time.time())
+    def store_of(self, operator: str) -> PrimaryState | FusedStore:
+        """Return the primary copy of the state of one of its computes."""
+        store = self.executor.store
+        return store if operator == self.identity.component else store.behind(operator)
 
-    def find_key(self, key: Sequence[Any]) -> pa.Table | None:
-        """Return one key's row of the primary copy."""
-        space = self.executor.routes.space
-        return find_key(self._operator, self.executor.store, space, self.identity.index, key, time.time())
+    def read_state(self, shards: Iterable[int] | None = None, operator: str | None = None) -> pa.Table | None:
+        """Return the primary copy of a compute, by default of the first, as users see it, of all or some shards."""
+        name = operator or self.identity.component
+        return read_state(self._computes[name], self.store_of(name), shards, time.time())
+
+    def find_key(self, key: Sequence[Any], operator: str | None = None) -> pa.Table | None:
+        """Return one key's row of the primary copy of a compute, by default of the first."""
+        name, space = operator or self.identity.component, self.executor.routes.space
+        return find_key(self._computes[name], self.store_of(name), space, self.identity.index, key, time.time())
 
     def abort(self) -> None:
         """Wake every thread, so that it sees that the job has ended."""

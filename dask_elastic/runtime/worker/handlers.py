@@ -252,13 +252,16 @@ class Handlers:
 
     async def state(self, call: part_calls.State) -> tuple[Payload, ...]:
         """Return the state of an executor at home here, its first rows, or the row of one key, as an IPC stream."""
-        home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
-        return await self.node.in_thread(_state, home, call.key, call.first, self.node.memory)
+        home = self._home(call)
+        return await self.node.in_thread(_state, home, call, self.node.memory)
 
     async def state_types(self, call: part_calls.StateTypes) -> tuple[Payload, ...]:
         """Return the state of an executor at home here without its rows, as an Arrow IPC stream."""
-        home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
-        return _payload(await self.node.in_thread(home.read_state, ()))
+        return _payload(await self.node.in_thread(self._home(call).read_state, (), call.operator))
+
+    def _home(self, call: part_calls.State | part_calls.StateTypes) -> ExecutorThreads:
+        part = self._part(call)
+        return part.homes[ExecutorId(part.spec.component_of(call.operator), call.executor)]
 
     async def collect(self, call: part_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink here keeps for the client, as an Arrow IPC stream; none without the sink."""
@@ -310,12 +313,10 @@ class Handlers:
                 raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}")
 
 
-def _state(
-    home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None, memory: Memory
-) -> tuple[Payload, ...]:
+def _state(home: ExecutorThreads, call: part_calls.State, memory: Memory) -> tuple[Payload, ...]:
     if not home.ended:
         home.flush(FLUSH_SECONDS)
-    return _payload(reading.read(home, key, first, memory))
+    return _payload(reading.read(home, call.operator, call.key, call.first, memory))
 
 
 def _payload(table: pa.Table | None) -> tuple[Payload, ...]:

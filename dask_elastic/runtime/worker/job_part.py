@@ -43,7 +43,7 @@ from dask_elastic.runtime.worker.sink_thread import SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
@@ -237,7 +237,13 @@ class JobPart:
                     self.checkpoints.restore(identity, operator, executor.store)
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
-                    executor, operator, make_processor, self.threads, self.exchange, self._instance_ended, self._keeper
+                    executor,
+                    component.computes,
+                    make_processor,
+                    self.threads,
+                    self.exchange,
+                    self._instance_ended,
+                    self._keeper,
                 )
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:
@@ -247,7 +253,7 @@ class JobPart:
         on_error: OnError = "skip" if self.spec.options.on_error == "skip" else "fail"
         return WatchedErrorPolicy(on_error, self.dead_letters.add, self.threads.user_calls)
 
-    def _processor(self, component: Component, task: int, store: KeyedStore, home: int) -> Processor:
+    def _processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
         processor = Processor(component, task, store, self._spaces, self._error_policy(), home)
         processor.costs = FunctionCosts(time.thread_time)
         rows = processor.emitter.edge_rows

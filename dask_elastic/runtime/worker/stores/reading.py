@@ -15,13 +15,17 @@ _COPIES = 3
 """Copies of the state that answering a client takes: the columns, the table, and the message."""
 
 
-def read(home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None, memory: Memory) -> pa.Table | None:
-    """Return the state of an executor, its first rows, or the row of one key.
+def read(
+    home: ExecutorThreads, operator: str, key: tuple[Any, ...] | None, first: int | None, memory: Memory
+) -> pa.Table | None:
+    """Return the state of a compute of an executor, its first rows, or the row of one key.
 
     Parameters
     ----------
     home : ExecutorThreads
         The executor.
+    operator : str
+        The compute.
     key : tuple, optional
         The key; all keys by default.
     first : int, optional
@@ -40,10 +44,10 @@ def read(home: ExecutorThreads, key: tuple[Any, ...] | None, first: int | None, 
         If the state is on disk and its copy does not fit in memory.
     """
     if key is not None:
-        return home.find_key(key)
-    store = home.executor.store
+        return home.find_key(key, operator)
+    store = home.store_of(operator)
     if not store.storage.on_disk:
-        found = home.read_state()
+        found = home.read_state(operator=operator)
         return found if found is None or first is None else first_rows(found, first)
     if first is not None:
         return _first(home, first)

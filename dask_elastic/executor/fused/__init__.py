@@ -1,0 +1,1 @@
+"""Computes that run in the tasks of another one, by direct calls."""

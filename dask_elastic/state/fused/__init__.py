@@ -1,0 +1,1 @@
+"""The state of several computes that run in one task."""

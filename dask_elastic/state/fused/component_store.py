@@ -1,0 +1,102 @@
+"""The state of a component: that of its first compute, and of those that are fused behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_elastic.state.fused import packing
+from dask_elastic.state.fused.fused_store import FusedStore
+from dask_elastic.state.index import Words
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.lock import MakeLock, NoLock
+
+
+class ComponentStore(KeyedStore):
+    """The store of the first compute, which copies, installs and drops shards of the stores behind it as well.
+
+    Parameters
+    ----------
+    shards, shard_of, make_lock
+        As for `KeyedStore`.
+
+    Attributes
+    ----------
+    fused : dict of str to FusedStore
+        The stores of the computes behind the first one, by name; each is made when it is first needed.
+
+    Examples
+    --------
+    >>> store = ComponentStore(4, lambda hashes: (hashes % 4).astype(int))
+    >>> store.behind("worst").owner is store.owner
+    True
+    """
+
+    def __init__(
+        self, shards: int, shard_of: Callable[[Words], npt.NDArray[Any]], make_lock: MakeLock = NoLock
+    ) -> None:
+        super().__init__(shards, shard_of, make_lock)
+        self.fused: dict[str, FusedStore] = {}
+
+    def behind(self, operator: str) -> FusedStore:
+        """Return the store of a fused compute.
+
+        Parameters
+        ----------
+        operator : str
+            Its name.
+
+        Returns
+        -------
+        FusedStore
+            The store; all callers get the same one.
+        """
+        found = self.fused.get(operator)
+        if found is None:
+            # Two threads may make one at once; `setdefault` keeps the first.
+            found = self.fused.setdefault(operator, FusedStore(self, self._shard_of, self._make_lock))
+        return found
+
+    def extract(
+        self, shards: Iterable[int] | None = None, dirty_only: bool = False, clear: bool | None = None
+    ) -> pa.RecordBatch | None:
+        """Return an encoded copy of the state of shards, of all computes; see `KeyedStore.extract`."""
+        chosen = None if shards is None else [*shards]
+        own = super().extract(chosen, dirty_only, clear)
+        if not self.fused:
+            return own
+        parts = {packing.FIRST: (own, None)}
+        for name, store in tuple(self.fused.items()):
+            parts[name] = (store.extract(chosen, dirty_only, clear), store.input_schema)
+        return packing.pack(parts)
+
+    def install(self, batch: pa.RecordBatch, dirty: bool = False) -> None:
+        """Install state that `extract` returned; see `KeyedStore.install`."""
+        if not packing.is_packed(batch):
+            super().install(batch, dirty)
+            return
+        for name, (state, schema) in packing.unpack(batch).items():
+            if name == packing.FIRST:
+                super().install(state, dirty)
+                continue
+            store = self.behind(name)
+            store.input_schema = store.input_schema or schema
+            store.install(state, dirty)
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Delete the state of shards, of all computes; see `KeyedStore.drop`."""
+        chosen = [*shards]
+        super().drop(chosen)
+        for store in tuple(self.fused.values()):
+            store.drop(chosen)
+
+    def shard_bytes(self) -> npt.NDArray[np.int64]:
+        """Return the approximate bytes of each shard's live keys, of all computes."""
+        total = super().shard_bytes()
+        for store in tuple(self.fused.values()):
+            total = total + store.shard_bytes()
+        return total

@@ -1,0 +1,20 @@
+"""Fused computes keep their state and results under moves, core changes, losses and restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fused_scenario import FusedScenario
+
+SEEDS = 12
+
+
+def test_fused_computes_process_every_row_once_under_disturbances_and_restarts():
+    happened = Counter()
+    for seed in range(SEEDS):
+        simulation = FusedScenario(seed).run()
+        happened["complete"] += len(simulation.world.checkpoints.complete)
+        happened += simulation.happened()
+    assert happened["complete"] > SEEDS / 2
+    assert happened["losses with replay"] > SEEDS / 10
+    assert happened["moves across nodes"] > SEEDS / 2
