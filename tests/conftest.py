@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +37,28 @@ COSTLY = {"cluster", "spark", "built"}
 """Fixtures that start processes and that several tests share."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# First: pytest-xdist reads the groups in the same hook.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Let tests of a folder that share a costly fixture run in one process of pytest-xdist, and others in any."""
+    groups = {}
     for item in items:
         if COSTLY.intersection(getattr(item, "fixturenames", ())):
-            folder = item.path.relative_to(Path(__file__).parent).parts[0]
-            item.add_marker(pytest.mark.xdist_group(folder))
+            groups[item] = item.path.relative_to(Path(__file__).parent).parts[0]
+            item.add_marker(pytest.mark.xdist_group(groups[item]))
+    yield
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item, group in groups.items():
+        # pytest-xdist 3.8 adds the group to an attribute that pytest 9.2 no longer has.
+        if hasattr(item, "_id") and not item.nodeid.endswith(f"@{group}"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{group}")
+
+
+@pytest.fixture
+def ended_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs resume soon: the test has ended all workers of their earlier run, whose leases are as long as above."""
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.job_starts.lease_seconds", lambda record, timeout: 2.0)
 
 
 WORK_STEPS = 1_500

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from dask_elastic.cli import status
 from dask_elastic.cli.overview import overview
+from dask_elastic.cli.status import as_text
 from dask_elastic.cli.status_view import detail
 from dask_elastic.cli.terminal.console import plain_text
 from dask_elastic.cli.terminal.quantities import clock
@@ -81,19 +83,22 @@ def test_status_as_json_without_jobs_is_an_empty_list(invoke, address, client):
     assert json.loads(invoke("status", "--json", "--scheduler", address).stdout)["jobs"] == []
 
 
-def test_watch_of_one_job_ends_when_the_job_ends(invoke, address, endless, client):
+def test_watch_of_one_job_ends_when_the_job_ends(invoke, address, endless, monkeypatch):
     job = endless("watched")
-    client.loop.call_later(0.5, lambda: client.loop.add_callback(stop, client, job.name))
+    refreshes = []
+
+    def stop_after_two(*values, **options):
+        refreshes.append(values)
+        if len(refreshes) == 2:
+            job.stop()
+        return as_text(*values, **options)
+
+    monkeypatch.setattr(status, "as_text", stop_after_two)
     shown = invoke("status", "watched", "--watch", "--every", "0.1", "--json", "--scheduler", address)
     assert shown.exit_code == 0
     statuses = [json.loads(line)["jobs"][0]["status"] for line in shown.stdout.splitlines()]
-    assert statuses[0] == "running"
+    assert statuses[:2] == ["running", "running"]
     assert statuses[-1] == "stopped"
-    assert len(statuses) > 2
-
-
-async def stop(client, name):
-    await client.scheduler.elastic_stop(job=name)
 
 
 EXECUTOR = ExecutorReport(

@@ -44,3 +44,10 @@ def test_site_reports_its_readers_to_no_one(built):
     html, _ = built
     tracked = [path.name for path in html.rglob("*.html") if "googletagmanager" in path.read_text(encoding="utf-8")]
     assert tracked == []
+
+
+@pytest.mark.timeout(600)
+def test_tests_that_share_the_site_run_in_one_process(built, request):
+    """Otherwise each process of pytest-xdist builds a site, and starts a cluster and a Spark session."""
+    grouped = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@docs") == bool(grouped)

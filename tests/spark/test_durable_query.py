@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+import pytest
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -32,6 +33,7 @@ def source_home(job):
     return call_scheduler(target, HandoffPlaces(job.name, None)).places[0]
 
 
+@pytest.mark.usefixtures("ended_run")
 def test_query_continues_over_lost_workers_and_a_lost_scheduler(spark, tmp_path, wait_until):
     register(spark)
     files, checkpoint = tmp_path / "files", tmp_path / "spark"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
 from counting_jobs import RUN
 from distributed import Client
 
@@ -117,6 +118,7 @@ def test_sent_rows_survive_kills_of_the_source(small_cluster, wait_until, tmp_pa
         assert_each_row_once(job, out, counts)
 
 
+@pytest.mark.usefixtures("ended_run")
 def test_acknowledged_rows_are_there_when_the_job_resumes_on_a_new_cluster(small_cluster, client, tmp_path):
     out, folder = tmp_path / "out", tmp_path / "checkpoints"
     with Client(small_cluster(processes=False), set_as_default=False) as first:
