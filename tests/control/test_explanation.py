@@ -151,6 +151,7 @@ def test_explanation_has_text_table_and_frame():
     explained = replace(given.explanation(), sections={"Windows": "1 <window>"})
     text = str(explained)
     assert text.startswith("words: 2 cores; target 100 ms")
+    assert str(given.explanation("count")).startswith("words, operator count: 2 cores")
     assert "why so many:" in text
     assert "Windows:\n  1 <window>" in text
     assert "&lt;window&gt;" in explained._repr_html_()
