@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 _FORMAT = "dask_elastic snapshots"
@@ -196,9 +197,10 @@ def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
 
 def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
     arrays = {name: _decode(value[name]) for name in _ARRAYS}
-    return ExecutorSnapshot(
-        **{**value, **arrays, "executor": _identity(value["executor"]), "cores": _mapping(value["cores"])}
-    )
+    own: dict[str, Any] = {"executor": _identity(value["executor"]), "cores": _mapping(value["cores"])}
+    if value.get("windows") is not None:
+        own["windows"] = RowCounts(*value["windows"])
+    return ExecutorSnapshot(**{**value, **arrays, **own})
 
 
 def _change_to_dict(change: CoreChange) -> dict[str, Any]:

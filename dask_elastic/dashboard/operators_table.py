@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
+
+EPOCH = datetime(1970, 1, 1)
 
 HEAD = (
     "executors",
@@ -89,21 +92,34 @@ def _row(
 def _event_time_head(job: JobSnapshot) -> list[str]:
     """Return the columns of jobs with event time: the lag of watermarks, and rows that were late for windows."""
     with_windows = any(executor.windows is not None for executor in job.executors)
-    return ["watermark lag"] * (job.event_time is not None) + ["late rows"] * with_windows
+    of_time = ["watermark", "watermark lag"] if job.event_time is not None else []
+    return of_time + (["open windows", "late rows"] if with_windows else [])
 
 
 def _event_time_cells(job: JobSnapshot, executors: Sequence[ExecutorSnapshot]) -> list[str]:
-    cells = {"watermark lag": UNKNOWN, "late rows": UNKNOWN}
+    cells = dict.fromkeys(("watermark", "watermark lag", "open windows", "late rows"), UNKNOWN)
     times = [executor.event_time for executor in executors]
     if job.event_time is not None and times and None not in times:
         oldest = min(time for time in times if time is not None)
+        cells["watermark"] = _instant(oldest)
         cells["watermark lag"] = duration(max(0, job.event_time - oldest) / 1e6)
     counts = [executor.windows for executor in executors if executor.windows is not None]
     if counts:
         total = functools.reduce(RowCounts.plus, counts)
         each = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in total._asdict().items())
         cells["late rows"] = f'<span title="{each}">{count(total.late)}</span>'
+    is_open = [executor.open_windows for executor in executors if executor.open_windows is not None]
+    if is_open:
+        cells["open windows"] = count(sum(is_open))
     return [cells[name] for name in _event_time_head(job)]
+
+
+def _instant(microseconds: int) -> str:
+    """Return an event time in UTC; one that no date can hold as unknown, such as the end of all input."""
+    try:
+        return (EPOCH + timedelta(microseconds=microseconds)).isoformat(sep=" ", timespec="seconds")
+    except OverflowError:
+        return UNKNOWN
 
 
 def _state(executors: Sequence[ExecutorSnapshot]) -> str:

@@ -35,6 +35,8 @@ GAUGES = {
     "queue_tuples": ("Tuples that wait in the queues of an executor", EXECUTOR),
     "state_bytes": ("Size of an executor's state", EXECUTOR),
     "state_on_disk_bytes": ("The part of an executor's state that is in files", EXECUTOR),
+    "open_windows": ("Partial results of open windows, one per key and instance or slice", EXECUTOR),
+    "watermark_seconds": ("Watermark of an executor, seconds since the Unix epoch", EXECUTOR),
     "latency_seconds": ("Measured end-to-end latency of a job", (*JOB, "statistic")),
     "latency_predicted_seconds": ("Mean latency that the model predicts for a job's cores", JOB),
     "latency_target_seconds": ("Target of a job's mean latency", JOB),
@@ -224,6 +226,8 @@ def _gather_executors(families: Families, card: JobCard, job: JobHistory) -> Non
         families.add("queue_tuples", labels, executor.queue)
         families.add("state_bytes", labels, executor.state_bytes)
         families.add("state_on_disk_bytes", labels, executor.state_on_disk)
+        families.add("open_windows", labels, executor.open_windows)
+        families.add("watermark_seconds", labels, None if executor.event_time is None else executor.event_time / 1e6)
 
 
 def _labels(job: str, executor: ExecutorSnapshot) -> list[str]:

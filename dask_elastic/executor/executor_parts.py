@@ -84,7 +84,8 @@ class ExecutorParts:
     def measure(self, now: float) -> ExecutorMeasure:
         """Return the measures of the executor at this moment."""
         # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
-        shard_bytes = self.store.shard_bytes()
+        shard_bytes, windows = self.store.shard_bytes(), self.store.counted()
+        open_windows = None if windows is None else len(self.store)
         with self.lock:
             return self.measures.measured(
                 now,
@@ -102,7 +103,8 @@ class ExecutorParts:
                 recovered=self.recovery.losses,
                 recovery=self.recovery.seconds_to_first(),
                 event_time=self.watermarks.now.time,
-                windows=self.store.counted(),
+                windows=windows,
+                open_windows=open_windows,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

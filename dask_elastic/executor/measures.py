@@ -81,6 +81,9 @@ class ExecutorMeasure:
         Messages refused: those of lost tasks and nodes, and duplicates.
     windows : RowCounts or None
         What became of the rows of an operator with windows; None without any.
+    open_windows : int or None
+        Live keys of the state of an operator with windows, one per key and instance, or slice of instances, that is
+        open; of a join, one per row that waits. None without any.
     recovered : int
         Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
@@ -120,6 +123,7 @@ class ExecutorMeasure:
     jumps: int = 0
     state_on_disk: int = 0
     windows: RowCounts | None = None
+    open_windows: int | None = None
 
 
 class Measures:

@@ -77,6 +77,8 @@ class ExecutorSnapshot:
         The part of `state_bytes` that is in files.
     windows : RowCounts or None
         What became of the rows of an operator with windows; None without any.
+    open_windows : int or None
+        Instances of its windows that are open, or slices of these, counted per key; waiting rows of a join.
     event_time : int or None
         Its watermark, microseconds since the Unix epoch.
     shard_load : array of float, optional
@@ -107,6 +109,7 @@ class ExecutorSnapshot:
     moves: int = 0
     state_on_disk: int = 0
     windows: RowCounts | None = None
+    open_windows: int | None = None
     event_time: int | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)

@@ -18,7 +18,7 @@ ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in r
 METRICS = {
     "throughput", "customer_rows", "sojourn", "bytes_in", "bytes_out", "bound",
     "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50", "latency_p99",
-    "on_time", "corrected", "late", "outside", "untimed",
+    "on_time", "corrected", "late", "outside", "untimed", "open_windows",
     "state_bytes", "state_on_disk", "rows", "moves", "moves_across", "pending_bytes", "recovered", "refused",
     "recovery_p50", "recovery_p99", "event_time", "busy", "backpressured",
 }  # fmt: skip
@@ -244,3 +244,23 @@ def test_submit_without_client_uses_current_client(client):
     assert job.metrics().empty
     assert job.assignment().empty
     assert "default: finished" in job._repr_html_()
+
+
+def test_metrics_count_open_windows_per_key(client, wait_until):
+    def at(seconds, key):
+        return pa.table({"at": pa.array([seconds * 1_000_000], pa.timestamp("us")), "key": [key]})
+
+    topology = de.Topology("open")
+    rows = topology.source("rows", de.sources.Push(at(0, "a").schema, event_time="at"))
+    rows.key_by("key").window(de.windows.tumbling("10s")).compute({"seen": de.aggregate.Count()}, name="seen")
+    job = de.submit(topology, client)
+
+    def counted():
+        metrics = job.metrics()
+        return metrics["open_windows"].sum(), metrics["on_time"].sum()
+
+    job.send(pa.concat_tables([at(1, "a"), at(2, "b"), at(3, "a")]))
+    wait_until(lambda: counted() == (2, 3), "an open window of each key")
+    job.send(at(25, "a"))
+    wait_until(lambda: counted() == (1, 4), "the windows that the watermark has passed are closed")
+    job.stop()

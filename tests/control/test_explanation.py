@@ -63,7 +63,7 @@ def test_shard_that_carries_most_load_limits_cores():
 
 def test_pinned_unmeasured_and_static_executors_say_so():
     assert "pinned" in reasons(executor(pinned=True))
-    assert "no rows yet" in reasons(executor(service_rate=None, arrival=0.0))
+    assert "has not been measured" in reasons(executor(service_rate=None, arrival=0.0))
     static = evidence(executor(), paradigm="static").explanation()
     assert "does not change its cores" in static.executors[0].why_so_many[0]
     assert static.doubled is None
@@ -84,10 +84,13 @@ def test_place_tells_full_home_network_load_and_state():
     [spread] = evidence(executor(cores={0: 1, 1: 1}, arrival=800.0), others=(other,)).explanation().executors
     there = " | ".join(spread.why_there)
     assert "1 of 2 cores is at its home tcp://a:1" in there
-    assert "1 on tcp://b:1, another host; its home has 2 slots, of which other executors have 1" in there
+    assert "1 on tcp://b:1, another host; its home has 2 slots: 1 are its own, other executors have 1" in there
     assert "a core that changes its node takes about 2.0 MiB with it" in there
+    [naive] = evidence(executor(bytes_in=8e6), planner="naive").explanation().executors
+    assert "takes the first nodes with free cores" in " ".join(naive.why_there)
+    assert "locality" not in " ".join(naive.why_there)
     [near] = evidence(executor(cores={0: 2}, bytes_in=8e6)).explanation().executors
-    assert "above 512.0 kiB/s, so it is kept at home" in " ".join(near.why_there)
+    assert "above 512.0 kiB/s, so it belongs at home" in " ".join(near.why_there)
 
 
 def test_twice_the_load_needs_more_cores_and_moves_state():
@@ -151,6 +154,7 @@ def test_explanation_has_text_table_and_frame():
     explained = replace(given.explanation(), sections={"Windows": "1 <window>"})
     text = str(explained)
     assert text.startswith("words: 2 cores; target 100 ms")
+    assert str(given.explanation("count")).startswith("words, operator count: 2 cores")
     assert "why so many:" in text
     assert "Windows:\n  1 <window>" in text
     assert "&lt;window&gt;" in explained._repr_html_()

@@ -21,6 +21,7 @@ from dask_elastic.control.recording import (
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 positive = st.floats(0, 1e12, allow_subnormal=True)
@@ -50,6 +51,8 @@ def snapshots(draw):
         entry=st.booleans(),
         pinned=st.booleans(),
         moves=st.integers(0, 99),
+        windows=st.none() | st.builds(RowCounts, *[st.integers(0, 99)] * 5),
+        open_windows=st.none() | st.integers(0, 99),
         shard_load=arrays,
         shard_bytes=arrays,
     )

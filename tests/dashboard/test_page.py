@@ -268,18 +268,20 @@ def test_operators_table_shows_event_time_of_jobs_that_have_it(known, draw):
     job = known.job({"hourly": [{0: 1}, {1: 1}], "daily": [{0: 1}], "plain": [{0: 1}]})
     hour = 3_600_000_000
     own = [
-        {"event_time": 5 * hour, "windows": RowCounts(on_time=20_000, late=3, outside=2)},
-        {"event_time": 4 * hour, "windows": RowCounts(on_time=100, corrected=1, late=4)},
+        {"event_time": 5 * hour, "windows": RowCounts(on_time=20_000, late=3, outside=2), "open_windows": 40},
+        {"event_time": 4 * hour, "windows": RowCounts(on_time=100, corrected=1, late=4), "open_windows": 2},
         {"windows": RowCounts()},
         {"event_time": 6 * hour},
     ]
     executors = tuple(replace(executor, **each) for executor, each in zip(job.executors, own, strict=True))
     known.add(replace(job, executors=executors, event_time=5 * hour))
     head, hourly, daily, plain = draw().text("operators").split("<tr>")[1:]
-    assert head.count("<th") == 13
+    assert head.count("<th") == 15
     none = '<span title="0 on time, 0 corrected, 0 late, 0 outside, 0 untimed">0</span>'
-    cells = [[cell.removeprefix('<td class="number">') for cell in row.split("</td>")[-3:-1]] for row in (daily, plain)]
-    assert cells == [["–", none], ["0 s", "–"]]
+    cells = [[cell.removeprefix('<td class="number">') for cell in row.split("</td>")[-5:-1]] for row in (daily, plain)]
+    assert cells == [["–", "–", "–", none], ["1970-01-01 06:00:00", "0 s", "–", "–"]]
+    assert ">1970-01-01 04:00:00<" in hourly
+    assert ">42<" in hourly
     assert "3,600 s" in hourly
     assert 'title="20.1 k on time, 1 corrected, 7 late, 2 outside, 0 untimed">7<' in hourly
 

@@ -38,7 +38,7 @@ def count_reasons(preview: Preview, index: int, settings: ControlSettings) -> tu
         return ("its cores are pinned or are just being changed: the control loop leaves them unchanged",)
     if index not in job_plan.demand.indices:
         return (
-            "it has processed no rows yet, so its demand is unknown: it keeps its cores for "
+            "its service rate has not been measured, so its demand is unknown: a new executor keeps its cores for "
             f"{settings.release_after:g} s, and then one",
         )
     position = job_plan.demand.indices.index(index)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dask_elastic.control.explanation.amounts import cores, joined, size
 from dask_elastic.control.settings import ControlSettings
+from dask_elastic.planning.registry import planner
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 
 
@@ -37,9 +38,10 @@ def place_reasons(
         Sentences without a full stop.
     """
     found = [_at_home(executor, snapshot), *_away(executor, snapshot, bound)]
-    if job.planner != "elasticutor":
-        found.append(f"planner {job.planner!r} chooses nodes")
-    found += _intensity(executor, snapshot, settings)
+    if planner(job.planner, "cores").first_fit:
+        found.append(f"planner {job.planner!r} takes the first nodes with free cores, wherever home and state are")
+    else:
+        found += _intensity(executor, snapshot, settings)
     if executor.state_bytes and executor.total_cores:
         share = size(executor.state_bytes / executor.total_cores)
         found.append(f"state: {size(executor.state_bytes)}; a core that changes its node takes about {share} with it")
@@ -73,7 +75,7 @@ def _away(executor: ExecutorSnapshot, snapshot: Snapshot, bound: Mapping[str, in
     slots = snapshot.nodes[executor.home].cores
     if held >= slots:
         own = executor.cores.get(executor.home, 0)
-        return [f"remote: {places}; its home has {slots} slots, of which other executors have {held - own}"]
+        return [f"remote: {places}; its home has {slots} slots: {own} are its own, other executors have {held - own}"]
     return [f"remote: {places}; its home has {cores(slots - held)} free, and moving cores there would move state"]
 
 
@@ -84,5 +86,5 @@ def _intensity(executor: ExecutorSnapshot, snapshot: Snapshot, settings: Control
     rate = (executor.bytes_in + executor.bytes_out) / executor.total_cores
     threshold = settings.locality_threshold
     if rate > threshold:
-        return [f"locality: each core has {size(rate)}/s in and out, above {size(threshold)}/s, so it is kept at home"]
+        return [f"locality: each core has {size(rate)}/s in and out, above {size(threshold)}/s, so it belongs at home"]
     return [f"locality: each core has {size(rate)}/s in and out; up to {size(threshold)}/s it may be on any node"]

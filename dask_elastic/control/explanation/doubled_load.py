@@ -40,7 +40,8 @@ class DoubledLoad:
     --------
     >>> then = DoubledLoad({ExecutorId("count", 0): 4}, float("inf"), 0.02, True, 0, 2.0**20)
     >>> then.text(target=0.05)
-    'predicted with the present cores is unlimited (queues grow); with 4 cores it is 20 ms; 1.0 MiB of state would move'
+    'predicted with the present cores is unlimited (queues grow); with 4 cores for the whole job it is 20 ms;
+    1.0 MiB of state would move'
     """
 
     cores: Mapping[ExecutorId, int]
@@ -59,7 +60,7 @@ class DoubledLoad:
             The latency target of the job, in seconds.
         """
         parts = [f"predicted with the present cores is {latency(self.unchanged)}"]
-        parts.append(f"with {cores(sum(self.cores.values()))} it is {latency(self.predicted)}")
+        parts.append(f"with {cores(sum(self.cores.values()))} for the whole job it is {latency(self.predicted)}")
         if self.moved_bytes:
             parts.append(f"{size(self.moved_bytes)} of state would move")
         if not self.feasible and target is not None:

@@ -132,6 +132,7 @@ class Evidence:
                 if operator in (None, executor.executor.component)
             ),
             doubled=doubled,
+            operator=operator,
         )
 
     def planned(self, pauses: Pauses | None = None) -> PlannedDecision:

@@ -118,6 +118,8 @@ class JobExplanation:
         One for each executor, ordered by operator and number.
     doubled : DoubledLoad or None
         What would change at twice the load; None if the control loop does not decide about the job.
+    operator : str or None
+        The operator that the executors are of; None if they are all of the job.
     sections : mapping of str to str
         Further topics, such as the windows of an operator, with their texts.
 
@@ -146,6 +148,7 @@ class JobExplanation:
     reason: str
     executors: tuple[ExecutorExplanation, ...]
     doubled: DoubledLoad | None = None
+    operator: str | None = None
     sections: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -202,7 +205,8 @@ class JobExplanation:
         latencies += [f"measured {latency(self.measured)}"] if self.measured is not None else []
         latencies += [f"predicted {latency(self.predicted)}"] if self.predicted is not None else []
         held = sum(sum(one.cores.values()) for one in self.executors)
-        return f"{self.job}: {cores(held)}; {joined(latencies)}"
+        of = "" if self.operator is None else f", operator {self.operator}"
+        return f"{self.job}{of}: {cores(held)}; {joined(latencies)}"
 
     def _notes(self) -> list[str]:
         found = [f"next decision: {self.reason}"] if self.reason else []

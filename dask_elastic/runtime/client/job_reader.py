@@ -69,14 +69,16 @@ class JobReader(ABC):
             windows: ``on_time``, ``corrected`` and ``late`` (pairs of a row and an instance that contains it: the
             instance was open, or closed but within its allowed lateness, or takes no rows any more), ``outside``
             (rows that no instance contains) and ``untimed`` (rows without a time). A join counts its rows likewise.
-            They are counted since the job or its last restart began, and missing otherwise.
+            They are counted since the job or its last restart began, and missing otherwise. ``open_windows`` are the
+            partial results that wait for their window to close: one per key and instance, or per key and slice where
+            instances share slices; of a join, the rows that wait.
         """
         described = self._describe()
         columns = [
             "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
             "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
             "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
-            "event_time", "busy", "backpressured", "state_on_disk", *RowCounts._fields,
+            "event_time", "busy", "backpressured", "state_on_disk", *RowCounts._fields, "open_windows",
         ]  # fmt: skip
         bound = set(described.control.bound)
         rows = [

@@ -59,6 +59,8 @@ class ExecutorReport:
         The part of `state_bytes` that is in files.
     windows : RowCounts or None
         What became of the rows of an operator with windows.
+    open_windows : int or None
+        Its open instances, or slices of instances, counted per key.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -93,6 +95,7 @@ class ExecutorReport:
     backpressured: float = 0.0
     state_on_disk: int = 0
     windows: RowCounts | None = None
+    open_windows: int | None = None
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ def _executor(
         moves=measure.moves,
         state_on_disk=measure.state_on_disk,
         windows=measure.windows,
+        open_windows=measure.open_windows,
         event_time=measure.event_time,
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,

@@ -98,6 +98,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         backpressured=backpressured,
         state_on_disk=measure.state_on_disk,
         windows=measure.windows,
+        open_windows=measure.open_windows,
     )
 
 
