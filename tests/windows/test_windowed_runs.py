@@ -95,6 +95,13 @@ def test_results_are_those_of_the_whole_input(given, disorder):
     assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_results_do_not_depend_on_sharing(share):
+    rows = readings(4, disorder=20)
+    topology = windowed(rows, ["10s", "30s", "60s"], slack=21, share=share)
+    assert records(results(topology)) == records(truth(topology, rows).results)
+
+
 EVENT = st.builds(EventWindow, st.integers(-9, 9), st.integers(1, 60), st.integers(1, 60))
 
 

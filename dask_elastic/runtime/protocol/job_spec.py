@@ -138,6 +138,8 @@ class ComponentSummary:
         The kind of each of `operators`.
     edges : tuple of (str, str)
         Producer and consumer of each stream that begins in the component.
+    windowing : bytes or None
+        The windows of a stateful component: a pickled `Windowing`; None without any.
     """
 
     name: str
@@ -156,6 +158,7 @@ class ComponentSummary:
     reading: bytes | None = None
     kinds: tuple[str, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
+    windowing: bytes | None = None
 
 
 @dataclass(frozen=True)

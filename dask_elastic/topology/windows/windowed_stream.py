@@ -10,7 +10,15 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
-from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, SessionWindow, Windowing
+from dask_elastic.topology.windowing import (
+    CountWindow,
+    Emit,
+    LatePolicy,
+    NullTimePolicy,
+    SessionWindow,
+    Share,
+    Windowing,
+)
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
@@ -80,6 +88,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
         emit: Emit = "closed",
         late: LatePolicy = "drop",
         null_time: NullTimePolicy = "drop",
+        share: Share = "auto",
         executors: int | None = None,
         shards: int = 256,
         store: str | None = None,
@@ -102,6 +111,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
         null_time : {"drop", "late", "refuse"}
             Where rows without a time go: they are dropped and counted, sent to the stream of late rows, or fail the
             job.
+        share : bool or "auto"
+            Whether a row is added to one partial result per slice, which its instances share, or to a state of each
+            instance. "auto" shares wherever a row is in several instances, up to 1,024 slices in each.
         executors : int, optional
             The number of executors into which the key space is divided; 1 for windows over all rows.
         shards : int
@@ -130,7 +142,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
         Stream('hourly' of topology 'delays')
         """
         where = label_of("compute", name)
-        windowing = self._with_policies(allowed_lateness, emit, late, null_time, where)
+        windowing = self._with_policies(allowed_lateness, emit, late, null_time, where, share)
         checked = self._check_logic(logic, windowing, where)
         if executors is not None:
             validation.check_count(executors, where, "executors", None if self._keys else 1)
@@ -154,10 +166,10 @@ class WindowedStream(KeyedOutput, Generic[S]):
                     "choose some in a filter before the window, such as .filter(pc.field('revision') == 0)."
                 )
 
-    def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str) -> Windowing:
+    def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str, share: Any) -> Windowing:
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
-        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time)
+        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time, share)
         first = changed.windows[0]
         if isinstance(first, CountWindow):
             raise TopologyError(
