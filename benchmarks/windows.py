@@ -115,8 +115,7 @@ def sharing(client: Client, total: int, rows: int, runs: int) -> dict[str, Any]:
     make = functools.partial(windowed, total, rows, per_second)
     ways = {
         "slices": make([list(MINUTES)]),
-        # Results that may be corrected have no slices.
-        "instances": make([list(MINUTES)], allowed_lateness="1us"),
+        "instances": make([list(MINUTES)], share=False),
         "four_computes": make([*MINUTES]),
         "one_window": make(["20min"]),
     }

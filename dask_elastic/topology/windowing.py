@@ -15,6 +15,10 @@ WINDOW_START, WINDOW_END, REVISION, WITHDRAWN = "window_start", "window_end", "r
 Emit: TypeAlias = Literal["closed", "updates"]
 LatePolicy: TypeAlias = Literal["drop", "stream"]
 NullTimePolicy: TypeAlias = Literal["drop", "late", "refuse"]
+Share: TypeAlias = bool | Literal["auto"]
+
+MOST_SLICES = 1024
+"""Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
 
 MOST = 2**62
 """Times, lengths and gaps are below: their sums are then numbers of 64 bits."""
@@ -163,6 +167,9 @@ class Windowing:
         Where rows without a time go: dropped and counted, as late rows, or the job fails.
     exact : bool
         Whether a row of a span is only in the instance with the same begin and end, as partial results are.
+    share : bool or "auto"
+        Whether instances share partial results per slice, or have a state each; "auto" shares if rows are in several
+        instances, and instances consist of at most `MOST_SLICES` slices.
 
     Raises
     ------
@@ -184,6 +191,7 @@ class Windowing:
     late: LatePolicy = "drop"
     null_time: NullTimePolicy = "drop"
     exact: bool = False
+    share: Share = "auto"
 
     def __post_init__(self) -> None:
         self._check_windows()
@@ -202,11 +210,39 @@ class Windowing:
                 "a result of a count window appears with the row that completes it; omit emit, or compute without a "
                 "window for the results of all rows so far."
             )
+        if self.share is not True and self.share is not False and self.share != "auto":
+            raise TopologyError(f"share is {self.share!r}; give True, False or 'auto'.")
+        if self.share is True and not self._may_share:
+            raise TopologyError(
+                f"share=True, but {self} cannot share slices: only windows over event time can of which a row is in "
+                "several instances, whose rows are points in time, and whose results are neither corrected nor emitted "
+                "early; omit share."
+            )
 
     @property
     def counted(self) -> bool:
         """Whether instances are numbers of rows, not spans of event time."""
         return isinstance(self.windows[0], CountWindow)
+
+    @property
+    def slice(self) -> int:
+        """The length of the longest slices of which all instances consist, in microseconds; 0 for other windows."""
+        windows = self._event_windows
+        numbers = [number for window in windows for number in (window.length, window.frequency)]
+        return math.gcd(*numbers, *(window.start - windows[0].start for window in windows))
+
+    @property
+    def shares(self) -> bool:
+        """Whether instances share partial results per slice."""
+        if self.share == "auto":
+            slices = max((window.length for window in self._event_windows), default=0) // max(1, self.slice)
+            return self._may_share and slices <= MOST_SLICES
+        return self.share
+
+    @property
+    def _may_share(self) -> bool:
+        overlap = sum(-(-window.length // window.frequency) for window in self._event_windows)
+        return overlap > 1 and len(self.time) == 1 and not self.revised
 
     @property
     def revised(self) -> bool:
@@ -240,7 +276,9 @@ class Windowing:
         >>> windowing.has_same_state(Windowing((EventWindow(0, 20, 20),), ("taken",)))
         False
         """
-        return other is not None and self == replace(other, late=self.late, null_time=self.null_time)
+        if other is None or self.shares != other.shares:
+            return False
+        return self == replace(other, late=self.late, null_time=self.null_time, share=self.share)
 
     def __str__(self) -> str:
         text = ", ".join(map(str, self.windows))

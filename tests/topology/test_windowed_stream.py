@@ -354,6 +354,10 @@ def compute_of(logic, given="1h", **options):
             "functions of sessions are called once for each; omit allowed_lateness and emit",
         ),
         (
+            lambda: compute_of(lambda rows, instances: rows, windows.hopping("1h", "10min"), share=True),
+            "share=True shares partial results of aggregates, and a function gets the rows",
+        ),
+        (
             lambda: compute_of(lambda rows, instances: rows, windows.count(5)),
             "functions are of windows over event time, not of ",
         ),

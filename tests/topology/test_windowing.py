@@ -112,3 +112,36 @@ def test_window_is_described_by_length_frequency_and_phase():
 def test_windows_of_one_length_may_alternate():
     windows = (EventWindow(0, 9, 4), EventWindow(1, 9, 6))
     assert replace(HOURLY, windows=windows).windows == windows
+
+
+HALVES = Windowing((EventWindow(0, 10, 5),), ("departure",))
+
+
+def test_instances_share_slices_if_a_row_is_in_several():
+    assert (HALVES.shares, HALVES.slice) == (True, 5)
+    assert not HOURLY.shares
+    assert not replace(HALVES, share=False).shares
+    assert not replace(HALVES, allowed_lateness=5).shares
+    assert not Windowing((EventWindow(0, 2000, 1),), ("departure",)).shares
+    assert Windowing((EventWindow(0, 2000, 1),), ("departure",), share=True).shares
+
+
+@pytest.mark.parametrize(
+    "windowing",
+    [HOURLY, replace(HALVES, allowed_lateness=5), replace(HALVES, emit="updates"), replace(HALVES, time=("a", "b"))],
+    ids=str,
+)
+def test_sharing_where_it_is_not_possible_is_refused(windowing):
+    with pytest.raises(TopologyError, match=r"share=True, but .* omit share"):
+        replace(windowing, share=True)
+
+
+def test_sharing_that_is_no_choice_is_refused():
+    with pytest.raises(TopologyError, match="share is 'never'; give True, False or 'auto'"):
+        replace(HALVES, share="never")
+
+
+def test_state_of_slices_is_not_that_of_instances():
+    assert HALVES.has_same_state(replace(HALVES, share=True))
+    assert not HALVES.has_same_state(replace(HALVES, share=False))
+    assert HOURLY.has_same_state(replace(HOURLY, share=False))

@@ -72,6 +72,13 @@ def test_results_are_those_of_the_whole_input(given, disorder):
     assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_results_do_not_depend_on_sharing(share):
+    rows = readings(4, disorder=20)
+    topology = windowed(rows, ["10s", "30s", "60s"], slack=21, share=share)
+    assert records(results(topology)) == records(truth(topology, rows).results)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(EVENT, min_size=1, max_size=2), st.integers(0, 2**31), st.integers(0, 60), st.integers(1, 3))
 def test_any_windows_have_the_results_of_the_whole_input(given_, seed, disorder, parallel):

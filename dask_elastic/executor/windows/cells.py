@@ -18,9 +18,6 @@ from dask_elastic.topology.windowing import MOST, EventWindow, Windowing
 from dask_elastic.vocab.row_counts import RowCounts
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
-MOST_SLICES = 1024
-"""Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
-
 _FEW = 64
 
 
@@ -120,23 +117,13 @@ class EventCells:
         self.windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
         self.lateness = windowing.allowed_lateness
         self._exact = windowing.exact
-        first = self.windows[0]
-        self.slice = math.gcd(
-            *(number for window in self.windows for number in (window.length, window.frequency)),
-            *(window.start - first.start for window in self.windows),
-        )
-        self.offset = first.start % self.slice
+        self.slice = windowing.slice
+        self.offset = self.windows[0].start % self.slice
         self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
-        self.merges = self._merges(windowing)
+        self.merges = windowing.shares
         longest = max(window.length for window in self.windows) // self.slice
         # Half a window more than an instance needs, for rows ahead of the watermark.
         self.places = longest + longest // 2 + 2 if self.merges else 0
-
-    def _merges(self, windowing: Windowing) -> bool:
-        if windowing.revised or len(windowing.time) > 1:
-            return False
-        overlap = sum(-(-window.length // window.frequency) for window in self.windows)
-        return overlap > 1 and max(window.length for window in self.windows) <= MOST_SLICES * self.slice
 
     def of_points(self, times: Times, reached: int) -> Assigned:
         """Return the cells of rows at points in time.

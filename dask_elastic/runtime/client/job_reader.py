@@ -16,6 +16,7 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.client.window_view import explained
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from dask_elastic.control.explanation.job_explanation import JobExplanation
     from dask_elastic.control.explanation.planned_decision import PlannedDecision
+    from dask_elastic.windows.explanation import WindowExplanation
 
 
 class JobReader(ABC):
@@ -331,6 +333,40 @@ class JobReader(ABC):
         *before, present = loads(answer.snapshots) or [Snapshot(0.0, (), ())]
         decisions = json.loads(answer.decisions)
         return Evidence(self.name, before, present, ControlSettings(**answer.settings), decisions)
+
+    def explain_windows(self, operator: str) -> WindowExplanation:
+        """Return how a windowed compute keeps its partial results, what that costs, and what the alternative would.
+
+        Parameters
+        ----------
+        operator : str
+            Name of a compute over windows.
+
+        Returns
+        -------
+        WindowExplanation
+            Prints as text.
+
+        Raises
+        ------
+        UnknownOperator
+            If the job has no windowed compute of that name.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("delays")
+        >>> rows = pa.table({"plane": ["a"], "at": pa.array([0], pa.timestamp("s"))})
+        >>> flights = topology.source("flights", de.sources.Arrow(rows, event_time="at"))
+        >>> windowed = flights.key_by("plane").window(["1h", "3h"])
+        >>> hourly = windowed.compute({"flights": de.aggregate.Count()}, name="hourly")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        ...     print(str(de.submit(topology, client).explain_windows("hourly")).splitlines()[1])
+        partials: of slices of 1h, which instances share (share='auto'); at most 3 per key
+        """
+        return explained(self._describe(), operator)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.

@@ -24,6 +24,8 @@ class ComponentDescription(NamedTuple):
         Whether a client sends the rows of the source.
     kinds : tuple of str
         The kind of each of `operators`.
+    windowing : bytes or None
+        The windows of a stateful component: a pickled `Windowing`; None without any.
     """
 
     name: str
@@ -32,6 +34,7 @@ class ComponentDescription(NamedTuple):
     operators: tuple[str, ...]
     pushed: bool
     kinds: tuple[str, ...] = ()
+    windowing: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,8 @@ class ComponentSummary:
         Producer and consumer of each stream that begins in the component.
     fused : tuple of (str, bytes)
         The computes that run in its tasks behind the first one, each with its state before its first row.
+    windowing : bytes or None
+        The windows of a stateful component: a pickled `Windowing`; None without any.
     """
 
     name: str
@@ -159,6 +161,7 @@ class ComponentSummary:
     kinds: tuple[str, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     fused: tuple[tuple[str, bytes], ...] = ()
+    windowing: bytes | None = None
 
     def empty_state_of(self, operator: str) -> bytes | None:
         """Return the state of one of its computes before the first row, as an Arrow IPC stream."""

@@ -58,6 +58,11 @@ def check_function(logic: object, windowing: Windowing, keys: tuple[str, ...], w
             f"{where}: functions of sessions are called once for each; omit allowed_lateness and emit, and give the "
             "source slack for rows that come late."
         )
+    if windowing.share is True:
+        raise TopologyError(
+            f"{where}: share=True shares partial results of aggregates, and a function gets the rows; omit share, or "
+            "write the function as agg.custom(...)."
+        )
     if not callable(logic):
         raise TopologyError(
             f"{where}: the logic is {logic!r}; give a dict of aggregates such as {{'flights': agg.Count()}}, or a "

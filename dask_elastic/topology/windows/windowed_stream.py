@@ -12,7 +12,14 @@ from dask_elastic.topology.aggregates.partial_results import Partial
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
-from dask_elastic.topology.windowing import CountWindow, Emit, LatePolicy, NullTimePolicy, Windowing
+from dask_elastic.topology.windowing import (
+    CountWindow,
+    Emit,
+    LatePolicy,
+    NullTimePolicy,
+    Share,
+    Windowing,
+)
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
@@ -85,6 +92,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
         late: LatePolicy = "drop",
         null_time: NullTimePolicy = "drop",
         partials: bool = False,
+        share: Share = "auto",
         executors: int | None = None,
         shards: int = 256,
         store: str | None = None,
@@ -112,6 +120,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
             job.
         partials : bool
             Whether results are the partial ones of the aggregates, which `consolidate` merges with others.
+        share : bool or "auto"
+            Whether a row is added to one partial result per slice, which its instances share, or to a state of each
+            instance. "auto" shares wherever a row is in several instances, up to 1,024 slices in each.
         executors : int, optional
             The number of executors into which the key space is divided; 1 for windows over all rows.
         shards : int
@@ -142,7 +153,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
         Stream('hourly' of topology 'delays')
         """
         where = label_of("compute", name)
-        windowing = self._with_policies(allowed_lateness, emit, late, null_time, where)
+        windowing = self._with_policies(allowed_lateness, emit, late, null_time, where, share)
         checked = self._check_logic(logic, windowing, where)
         if partials:
             checked = _partial(checked, windowing, where)
@@ -172,10 +183,11 @@ class WindowedStream(KeyedOutput, Generic[S]):
                     "choose some in a filter before the window, such as .filter(pc.field('revision') == 0)."
                 )
 
-    def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str) -> Windowing:
+    def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str, share: Any) -> Windowing:
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
-        changed = _checked(windowing.windows, windowing.time, where, allowed, emit, late, null_time, windowing.exact)
+        policies = (allowed, emit, late, null_time, windowing.exact, share)
+        changed = _checked(windowing.windows, windowing.time, where, *policies)
         if changed.null_time == "late" and changed.late != "stream":
             raise TopologyError(
                 f"{where}: null_time='late' sends rows without a time to the stream of late rows, which there is only "
