@@ -103,7 +103,10 @@ class ChangedAggregates:
             values = [value for name, bound in now.bound.items() for value in self._origins[name].convert(known, bound)]
         except (SchemaMismatch, StateError, TopologyError) as error:
             raise CheckpointError(f"the state of operator {self._name!r} cannot be converted: {error}") from error
-        return encode(replace(rows, fields=now.fields, values=values))
+        # Windows have fields of their own behind those of the aggregates.
+        others = len(before.fields)
+        fields = (*now.fields, *rows.fields[others:])
+        return encode(replace(rows, fields=fields, values=[*values, *rows.values[others:]]))
 
 
 def _changed_join(before: Compute, now: Compute) -> str:

@@ -29,6 +29,9 @@ SHOWN_START = Field("__shown_start", np.dtype(np.int64), 0)
 SHOWN_END = Field("__shown_end", np.dtype(np.int64), NO_END)
 """The bounds of the result that was emitted last for a session."""
 
+FRESH = Field("__fresh", np.dtype(np.bool_), False)
+"""Whether a cell of a session has rows that are in no result yet."""
+
 ROWS = Field("__rows", np.dtype(np.int64), 0)
 """The number of rows of the key; only in one of its slots."""
 
@@ -66,7 +69,7 @@ def session_fields() -> tuple[Field, ...]:
     tuple of Field
         The fields: those of other sessions; and at one cell of each session, what was emitted last for it.
     """
-    return START, END, KEY_HASH, KEY_CHECK, SHOWN_START, SHOWN_END, REVISION
+    return START, END, KEY_HASH, KEY_CHECK, SHOWN_START, SHOWN_END, REVISION, FRESH
 
 
 def count_fields(windowing: Windowing) -> tuple[Field, ...]:

@@ -328,6 +328,7 @@ class KeyedStream(Joinable[Stream]):
         time : str or sequence of str, optional
             The column with the time of each row; or two, for the begin and the end of the span that a row stands for.
             By default the source's column of event time; for results of windows, ``window_start`` and ``window_end``.
+            Count windows need none: with ``()``, their results are bounded by numbers of rows.
 
         Returns
         -------

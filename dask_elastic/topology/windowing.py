@@ -283,7 +283,7 @@ class Windowing:
     def __str__(self) -> str:
         text = ", ".join(map(str, self.windows))
         if self.time:
-            text += f" of {'..'.join(self.time)}"
+            text += f"{', bounded by' if self.counted else ' of'} {'..'.join(self.time)}"
         if self.allowed_lateness:
             text += f", late by {duration_text(self.allowed_lateness)} at most"
         return f"{text}, with updates" if self.emit == "updates" else text

@@ -16,6 +16,7 @@ from dask_elastic.checkpoint.restore import restore_executor
 from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.state import KeyedStore, StateRows
 from dask_elastic.state.results import state_table
+from dask_elastic.state.window_fields import window_fields
 from dask_elastic.topology.aggregate import Count, Max, Mean, Min, Sum, TopK
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.grouping import Grouping
@@ -37,21 +38,25 @@ def operator(aggregates):
     return Compute("planes", ("plane",), aggregates)
 
 
-def saved(tmp_path, aggregates, rows=ROWS):
+def saved(tmp_path, aggregates, rows=ROWS, windowing=None):
     """Return a folder and the state of an operator that has processed the rows."""
     bundle = Bundle(aggregates, INPUT)
     values = bundle.update(bundle.initial(3), rows, GROUPS)
+    fields, compute = bundle.fields, replace(operator(aggregates), windowing=windowing)
+    if windowing is not None:
+        fields = (*fields, *window_fields(compute, merges=False))
+        values = [*values, np.array([0, 10, 20]), np.array([10, 20, 30])]
     hashes = np.arange(3, dtype=np.uint64)
     keys = pa.record_batch({"plane": ["a", "b", "c"]})
     state = StateRows(
-        hashes, np.zeros(3, np.uint64), np.zeros(3, np.int32), keys, bundle.fields, values, np.zeros(3, np.bool_)
+        hashes, np.zeros(3, np.uint64), np.zeros(3, np.int32), keys, fields, values, np.zeros(3, np.bool_)
     )
     folder = CheckpointFolder(tmp_path)
     chain = Chain(1).cut(1, [3], [3])
     header = StateHeader("planes", 0, 1, 1, 1, chain.full(1), INPUT)
     file = state_file.write(folder, "state/1/0.arrows", header, [state])
     chains = (chain.written(1, file).at(1),)
-    return folder, OperatorState("planes", ("plane",), 1, 1, chains, reading_of(operator(aggregates)))
+    return folder, OperatorState("planes", ("plane",), 1, 1, chains, reading_of(compute))
 
 
 def restored(folder, state, aggregates):
@@ -181,6 +186,16 @@ def test_state_of_other_windows_is_refused(tmp_path, before, now, problem):
     former, present = (replace(operator({"flights": Count()}), windowing=windowing) for windowing in (before, now))
     with pytest.raises(CheckpointError, match=f"operator 'planes' has state of other windows: {problem}. Give"):
         ChangedAggregates.of(replace(state, reading=reading_of(former)), present)
+
+
+def test_windows_keep_their_bounds_when_an_aggregate_is_left_out(tmp_path):
+    before, now = {"known": Count("delay"), "flights": Count()}, {"flights": Count()}
+    folder, state = saved(tmp_path, before, windowing=HOURLY)
+    windowed = replace(operator(now), windowing=HOURLY)
+    store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.int32))
+    restore_executor(folder, state, 0, 1, store, ChangedAggregates.of(state, windowed))
+    assert store.fields == (*Bundle(now, INPUT).fields, *window_fields(windowed, merges=False))
+    assert [column.tolist() for column in store.rows()[1]] == [[2, 1, 1], [0, 10, 20], [10, 20, 30]]
 
 
 def test_state_of_the_same_windows_is_kept(tmp_path):

@@ -64,6 +64,11 @@ def test_windowing_whose_parts_do_not_fit_is_refused(options, problem):
         replace(HOURLY, **options)
 
 
+def test_count_windows_tell_what_bounds_their_results():
+    assert str(Windowing((CountWindow(5, 5),), ())) == "5 rows"
+    assert str(Windowing((CountWindow(5, 2),), ("at",))) == "5 rows every 2 rows, bounded by at"
+
+
 @pytest.mark.parametrize("number", [1, 999, 1_000, 90_000_000, 600_000_000, 86_400_000_000, 7 * 86_400_000_000])
 def test_duration_text_names_the_duration(number):
     assert round(seconds_of(duration_text(number), "length") * 1e6) == number

@@ -49,8 +49,10 @@ class Amended(NamedTuple):
         For each of these, the number of the session that its rows are in now.
     shown : Shown
         What is emitted last, of each cell.
+    fresh : ndarray of bool
+        The cells with rows that are in no result yet.
     changed : ndarray of bool
-        The cells for which this has changed.
+        The cells for which one of these has changed.
     """
 
     groups: Groups
@@ -60,10 +62,11 @@ class Amended(NamedTuple):
     replaced: Shown
     replaced_by: Positions
     shown: Shown
+    fresh: Mask
     changed: Mask
 
     @classmethod
-    def of(cls, chains: Chains, shown: Shown, until: int, touched: Mask | None, updates: bool) -> Amended:
+    def of(cls, chains: Chains, shown: Shown, fresh: Mask, until: int, touched: Mask | None, updates: bool) -> Amended:
         """Return the results that are due.
 
         A session has grown, or has been joined from several, if its bounds differ from those that were emitted for any
@@ -75,6 +78,9 @@ class Amended(NamedTuple):
             The sessions of some keys.
         shown : Shown
             What was emitted last, of each cell.
+        fresh : ndarray of bool
+            The cells with rows that are in no result yet. Those of a closed session wait for its close to be repeated,
+            after a restore has set back the event time.
         until : int
             The event time up to which sessions are closed.
         touched : ndarray of bool or None
@@ -101,6 +107,7 @@ class Amended(NamedTuple):
         closed = chains.ends <= until
         if touched is None:
             due = closed & (revisions == NOT_CLOSED)
+            due[session[fresh]] |= closed[session[fresh]]
         else:
             due = np.zeros(count, np.bool_)
             due[session[touched]] = True
@@ -109,6 +116,7 @@ class Amended(NamedTuple):
         replaced = before[~same & due.take(of_before)]
         replaced = replaced[np.argsort(shown.starts.take(replaced), kind="stable")]
         after, changed = _moved(shown, before[due.take(of_before)], chains, due, revisions)
+        told = fresh & due.take(session)
         numbers = np.cumsum(due) - 1
         return cls(
             chains.groups.chosen(due),
@@ -118,7 +126,8 @@ class Amended(NamedTuple):
             _withdrawn(shown, replaced),
             numbers.take(session.take(replaced)),
             after,
-            changed,
+            fresh & ~told,
+            changed | told,
         )
 
 

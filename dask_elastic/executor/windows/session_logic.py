@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.windows.amended_sessions import Amended, Shown
+from dask_elastic.executor.windows.amended_sessions import Amended, Positions, Shown
 from dask_elastic.executor.windows.cells import Assigned
 from dask_elastic.executor.windows.event_times import Times, timestamps
 from dask_elastic.executor.windows.partials import Chains, Partials
@@ -35,7 +35,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING
 
-_START, _END, _HASH, _CHECK, _SHOWN = range(5)
+_START, _END, _HASH, _CHECK, _SHOWN, _FRESH = 0, 1, 2, 3, 4, 7
 """Positions of the fields that follow those of the aggregates."""
 
 _BITS = 16
@@ -156,6 +156,7 @@ class SessionLogic:
         own[_START] = np.where(known, np.minimum(own[_START], first), first)
         own[_END] = np.where(known, np.maximum(own[_END], last), last)
         own[_HASH], own[_CHECK] = keys
+        own[_FRESH] = np.ones(len(known), np.bool_)
         return bound.bundle.update(current[: bound.own], rows, located.grouping) + own
 
     def _amended(
@@ -183,19 +184,18 @@ class SessionLogic:
             ]
             chosen = np.concatenate([asked, np.zeros(len(others), np.bool_)])
             partials, chains = self._chained(bound, cells)
-            amended = Amended.of(chains, bound.shown_of(cells), until, chosen, self.windowing.emit == "updates")
+            amended = Amended.of(chains, *bound.shown_of(cells), until, chosen, self.windowing.emit == "updates")
             # Each session that is due has a cell with new rows, and so a row with its key.
             of_session = _any_below(amended, count)
             named = [column.take(pa.array(of_session)) for column in keys]
             values = partials.merged(amended.groups, 0, len(amended.starts))
             results = bound.results_of(named, amended, slice(None), values)
             outputs = [*bound.withdrawals(named, amended), *([results] if results.num_rows else [])]
-            after = [column[count:] for column in amended.shown]
-            if self._session.rewrite(
-                found, others[amended.changed[count:]], bound.noted(after, amended.changed[count:])
-            ):
+            after = (*amended.shown, amended.fresh)
+            changed = count + np.flatnonzero(amended.changed[count:])
+            if self._session.rewrite(found, others[changed - count], bound.noted(after, changed)):
                 break
-        touched[bound.own + _SHOWN :] = [column[:count] for column in amended.shown]
+        touched[bound.own + _SHOWN :] = [column[:count] for column in after]
         return outputs
 
     def _others(self, bound: _Bound, found: Found, identity: tuple[Words, Words]) -> np.ndarray:
@@ -263,18 +263,16 @@ class SessionLogic:
     def _closing(self, bound: _Bound, found: Found, until: int) -> tuple[Partials, Amended, Mask]:
         """Return the results that are due when event time has reached a time, and the cells that expire."""
         partials, chains = self._chained(bound, found.values)
-        amended = Amended.of(chains, bound.shown_of(found.values), until, None, False)
+        amended = Amended.of(chains, *bound.shown_of(found.values), until, None, False)
         expired = np.zeros(len(found.slots), np.bool_)
         expired[chains.groups.chosen(chains.ends <= until - self.windowing.allowed_lateness).partials] = True
         return partials, amended, expired
 
     def _noted(self, bound: _Bound, found: Found, amended: Amended, expired: Mask) -> bool:
         """Write which results are emitted, and remove cells; returns False if slots have other numbers by now."""
-        changed = amended.changed & ~expired
-        chosen = np.flatnonzero(changed)
-        return self._session.rewrite(found, chosen, bound.noted(amended.shown, changed)) and self._session.remove(
-            found, expired
-        )
+        changed = np.flatnonzero(amended.changed & ~expired)
+        noted = bound.noted((*amended.shown, amended.fresh), changed)
+        return self._session.rewrite(found, changed, noted) and self._session.remove(found, expired)
 
     def _closed(
         self, bound: _Bound, partials: Partials, amended: Amended, keys: pa.RecordBatch, policy: ErrorPolicy
@@ -341,14 +339,14 @@ class _Bound(NamedTuple):
         columns = [*keys[: self.shown], *bounds, revision, pa.array(np.full(count, withdrawn)), *values]
         return pa.RecordBatch.from_arrays(columns, schema=self.results)
 
-    def shown_of(self, cells: list[Column]) -> Shown:
-        """Return what was emitted last, of each cell."""
-        starts, ends, revisions = (np.asarray(column) for column in cells[self.own + _SHOWN :])
-        return Shown(starts, ends, revisions)
+    def shown_of(self, cells: list[Column]) -> tuple[Shown, Mask]:
+        """Return what was emitted last, of each cell, and the cells with rows that are in no result yet."""
+        starts, ends, revisions, fresh = (np.asarray(column) for column in cells[self.own + _SHOWN :])
+        return Shown(starts, ends, revisions), fresh
 
-    def noted(self, shown: Shown | list[Column], changed: Mask) -> list[Column | None]:
+    def noted(self, columns: tuple[Column, ...], changed: Positions) -> list[Column | None]:
         """Return the values of cells for which other results are emitted last."""
-        return [*[None] * (self.own + _SHOWN), *(column[changed] for column in shown)]
+        return [*[None] * (self.own + _SHOWN), *(column.take(changed) for column in columns)]
 
 
 def _any_below(amended: Amended, count: int) -> np.ndarray:

@@ -87,7 +87,7 @@ def what_was_emitted_is_not_flushed(monkeypatch):
 def joined_session_replaces_one_result_only(monkeypatch):
     real = Amended.of
 
-    def of(chains, shown, until, touched, updates):
+    def of(chains, shown, *others):
         cells, lengths = chains.groups
         sessions = np.empty(len(cells), np.intp)
         sessions[cells] = np.repeat(np.arange(len(lengths)), lengths)
@@ -95,7 +95,7 @@ def joined_session_replaces_one_result_only(monkeypatch):
         _, first = np.unique(sessions.take(known), return_index=True)
         ends = shown.ends.copy()
         ends[np.delete(known, first)] = NO_END
-        return real(chains, shown._replace(ends=ends), until, touched, updates)
+        return real(chains, shown._replace(ends=ends), *others)
 
     monkeypatch.setattr(session_logic.Amended, "of", of)
 
