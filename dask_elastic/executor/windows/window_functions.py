@@ -190,15 +190,7 @@ class WindowFunctions:
         of_rows = self._space.shard_of(part.hashes)
         shards = np.zeros(self._space.shards, np.bool_)
         shards[of_rows] = True
-        hashes = np.unique(part.hashes)
-
-        def of_same_keys(arrays: SlotArrays, window: slice) -> Mask:
-            kinds, begins, ends, keys = (arrays.values[field][window] for field in (KIND, TIME, END, HASH))
-            near: Mask = (kinds == ROW) & (begins >= least) & (ends <= most)
-            near[near] = np.isin(keys[near], hashes)
-            return near
-
-        found, keys = self._read(of_same_keys, shards)
+        found, keys = self._read(partial(_of_keys, np.unique(part.hashes), least, most), shards)
         gathered = _rows_of(found).within(spans)
         newest = np.zeros(self._space.shards, np.int64)
         newest[of_rows] = firsts
@@ -234,7 +226,7 @@ class WindowFunctions:
         shards = np.zeros(self._store.shards, np.bool_)
         shards[numbers] = True
         since = BEGINNING if batch.reached is None else batch.reached
-        touched = partial(self._touched, since, record.event)
+        touched = self._matching(since, record.event, shards)
         found, keys = self._read(touched, shards)
         outputs: list[pa.RecordBatch] = []
         if len(found.slots):
@@ -250,15 +242,14 @@ class WindowFunctions:
             self._session.tidy()
         return outputs
 
-    def _touched(self, since: int, until: int, arrays: SlotArrays, window: slice) -> Mask:
-        """Return the rows that are in instances that end up to a time, or expire then."""
-        kinds, begins, ends = (arrays.values[field][window] for field in (KIND, TIME, END))
-        found: Mask = (kinds == ROW) & (begins < until)
+    def _matching(self, since: int, until: int, shards: Mask) -> Matching:
+        """Return what finds the rows of instances that close, and those that expire."""
         if isinstance(self.instances, RowInstances):
-            some = np.flatnonzero(found)
-            begins, ends = begins.take(some), ends.take(some)
-            found[some] = self.instances.due(begins, ends, since, until) | self.instances.expired(begins, ends, until)
-        return found
+            return partial(_touched, self.instances, since, until)
+        # The last row of a session that closes now was within the gap before: other keys need not be sorted.
+        gap = self.instances.gap
+        ending = self._session.read(partial(_begun, max(since - gap, BEGINNING), until - gap), shards)
+        return partial(_of_keys, np.unique(ending.values[HASH]), BEGINNING, END_OF_TIME)
 
     def _closing(self, found: Found, since: int, until: int) -> tuple[Gathered, Mask]:
         """Return the instances that close, and which rows leave the state."""
@@ -349,6 +340,31 @@ class _Timed(NamedTuple):
     def chosen(self, which: npt.NDArray[np.intp]) -> _Timed:
         rows = self.rows.take(pa.array(which))
         return _Timed(rows, self.hashes.take(which), self.begins.take(which), self.ends.take(which), self.untimed)
+
+
+def _touched(instances: RowInstances, since: int, until: int, arrays: SlotArrays, window: slice) -> Mask:
+    """Return the rows that are in instances that end within a span of time, or that expire."""
+    kinds, begins, ends = (arrays.values[field][window] for field in (KIND, TIME, END))
+    found: Mask = (kinds == ROW) & (begins < until)
+    some = np.flatnonzero(found)
+    begins, ends = begins.take(some), ends.take(some)
+    found[some] = instances.due(begins, ends, since, until) | instances.expired(begins, ends, until)
+    return found
+
+
+def _begun(after: int, until: int, arrays: SlotArrays, window: slice) -> Mask:
+    """Return the rows that begin within a span of time."""
+    kinds, begins = arrays.values[KIND][window], arrays.values[TIME][window]
+    found: Mask = (kinds == ROW) & (begins > after) & (begins <= until)
+    return found
+
+
+def _of_keys(hashes: Words, least: int, most: int, arrays: SlotArrays, window: slice) -> Mask:
+    """Return the rows of some keys whose spans are within bounds."""
+    kinds, begins, ends, keys = (arrays.values[field][window] for field in (KIND, TIME, END, HASH))
+    near: Mask = (kinds == ROW) & (begins >= least) & (ends <= most)
+    near[near] = np.isin(keys[near], hashes)
+    return near
 
 
 def _rows_of(found: Found) -> InstanceRows:
