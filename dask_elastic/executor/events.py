@@ -72,6 +72,17 @@ class InputWatermark:
 
 
 @dataclass(frozen=True, slots=True)
+class EndMark:
+    """An upstream instance sends nothing more to this home: what follows goes to the next one, as of `version`.
+
+    A control record of an input; the driver handles it.
+    """
+
+    origin: ExecutorId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class BarriersAligned:
     """All inputs have sent the barrier of a checkpoint; the driver holds what comes behind it until `Cut`."""
 

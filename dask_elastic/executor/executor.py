@@ -152,7 +152,7 @@ class ElasticExecutor(ExecutorParts):
         if (taken := work.pieces[0].taken) is not None:
             work.now = taken
         else:
-            work.now = self._time = max(self._time, now)
+            work.now = self.time_taken = max(self.time_taken, now)
         return task.send(work, now), work
 
     def _limit(self, task: Task) -> int:

@@ -44,6 +44,10 @@ class Flushes:
         requests: list[Instruction] = [RequestFlush(task.number, task.node, token) for task in remote]
         return requests + self._completed()
 
+    def requested(self) -> list[int]:
+        """Return the tokens of the requests that are not complete."""
+        return [*self._open, *self._held]
+
     def hold(self, token: int) -> None:
         """Hold a request until the replay is done."""
         self._held.append(token)

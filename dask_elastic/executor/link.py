@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from dask_elastic.executor.routes import Routes
 from dask_elastic.vocab.errors import ProtocolError
@@ -154,6 +155,16 @@ class Links:
     def incarnation(self, node: int) -> int:
         """Return the incarnation of the link to a node: how often the node was given up."""
         return self._link(node).incarnation
+
+    def incarnations(self) -> dict[int, int]:
+        """Return the incarnation with which another home of the executor begins its link to each node."""
+        with self.lock:
+            return {node: link.incarnation + 1 for node, link in self._links.items()}
+
+    def resume(self, incarnations: Mapping[int, int]) -> None:
+        """Begin links where another home has left them: nodes then refuse what that home has sent."""
+        with self.lock:
+            self._links = {node: Link(incarnation) for node, incarnation in incarnations.items()}
 
     def cut(self, node: int) -> None:
         """Stop all exchange with a node; called at the moment it is given up, before `NodeLeft` is handled.

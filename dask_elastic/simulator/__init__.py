@@ -11,6 +11,7 @@ from dask_elastic.simulator.disturbances import (
     Disturber,
     Flush,
     Move,
+    MoveHome,
     Outage,
     random_disturbances,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Flush",
     "Ledger",
     "Move",
+    "MoveHome",
     "Outage",
     "Placement",
     "Schedule",

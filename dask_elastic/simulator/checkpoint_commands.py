@@ -30,6 +30,7 @@ class CheckpointCommands:
 
     def __init__(self, world: World):
         self.world = world
+        world.moves.begins = self.give_up
 
     @property
     def _checkpoints(self) -> SimulatedCheckpoints:
@@ -38,7 +39,12 @@ class CheckpointCommands:
         return found
 
     def begin(self) -> None:
-        """Begin a checkpoint; one that is in progress is given up, and nodes may get to know that later."""
+        """Begin a checkpoint, unless a home moves; one that is in progress is given up, and nodes may learn that later.
+
+        The barriers of some inputs of a moving executor would reach its old home, those of the others its new one.
+        """
+        if self.world.moves.current is not None:
+            return
         self.give_up()
         self.tell_begun(self._checkpoints.begin())
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dask_elastic.executor import events
 from dask_elastic.simulator.outages import Outages
-from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.errors import ElasticError, MoveRefused
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
@@ -84,7 +84,16 @@ class Outage:
     lasts: int
 
 
-Disturbance = Move | Cores | Balance | Flush | Outage
+@dataclass(frozen=True)
+class MoveHome:
+    """Before step `at`, the home of an executor begins to move to a node; numbers wrap around."""
+
+    at: int
+    executor: int
+    node: int
+
+
+Disturbance = Move | Cores | Balance | Flush | Outage | MoveHome
 
 
 @dataclass
@@ -123,7 +132,7 @@ class Disturber:
         elif not self.world.finished:
             self._command(disturbance)
 
-    def _command(self, command: Move | Cores | Balance | Flush) -> None:
+    def _command(self, command: Move | Cores | Balance | Flush | MoveHome) -> None:
         if command.executor is None:
             self.world.flush_remote_tasks()
             return
@@ -138,10 +147,20 @@ class Disturber:
                 self.world.set_cores(executor, cores, self._count_refusal)
             case Balance():
                 self._send(executor, events.BalanceDue())
+            case MoveHome(_, _, node):
+                self._move_home(executor, node % self.world.placement.nodes)
             case Flush():
                 token = len(self.flush_requests) + 1
                 self.flush_requests[token] = executor, self.world.ledger.processed_rows(executor)
                 self._send(executor, events.FlushDue(token))
+
+    def _move_home(self, executor: ExecutorId, node: int) -> None:
+        if not self.outages.is_sound(node):
+            return
+        try:
+            self.world.moves.request(executor, node)
+        except MoveRefused as error:
+            self._count_refusal(error)
 
     def _send(self, executor: ExecutorId, event: events.Event) -> None:
         self.world.command(executor, event, self._count_refusal)
@@ -156,6 +175,7 @@ class Disturber:
         node = guests[outage.guest % len(guests)]
         if not self.outages.can_fail(node):
             return
+        self.outages.begin(node)
         if outage.kind == "death":
             self.outages.die(node)
         elif outage.kind == "hang":

@@ -8,7 +8,8 @@ from functools import partial
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
-from dask_elastic.executor.drivers.executor_driver import ControlRecord, ExecutorDriver
+from dask_elastic.executor.drivers.executor_driver import ControlRecord
+from dask_elastic.executor.drivers.home_driver import HomeDriver
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Block
@@ -117,7 +118,7 @@ class ExecutorFibers:
         self.left = 0
         executor.world = world
         executor.store.union = union_types(component, world.components)
-        self.driver = ExecutorDriver(executor, self)
+        self.driver = HomeDriver(executor, self)
 
     # entrances, each run by the calling fiber
 
@@ -125,19 +126,30 @@ class ExecutorFibers:
         """Start the first tasks; nothing else runs yet."""
         for _ in self.drive(self.driver.start()):
             pass
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Let timers in processing time fire from now on."""
         if "processing" in self.executor.records.clocks:
             self.world.spawn(f"{self.identity} clock", self._tick())
 
     def _tick(self) -> FiberSteps:
         """Let timers in processing time fire, until the input has ended."""
         is_open = self.executor.inputs.open
-        while is_open:
+        while is_open and not self.ended:
             yield partial(self._is_over, self.world.now + self.world.options.tick)
-            if is_open:
+            if is_open and not self.ended:
                 yield from self.handle(events.ClockTicked())
 
     def _is_over(self, time: float) -> bool:
-        return self.world.now >= time or not self.executor.inputs.open
+        return self.world.now >= time or not self.executor.inputs.open or self.ended
+
+    def take(self, origin: ExecutorId, item: tuple[Batch, int] | ControlRecord) -> FiberSteps:
+        """Take what an upstream instance has sent."""
+        if isinstance(item, tuple):
+            yield from self.offer(origin, *item)
+        else:
+            yield from self.receive_record(origin, item)
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
         """Take a batch."""
@@ -176,8 +188,8 @@ class ExecutorFibers:
 
     @property
     def ended(self) -> bool:
-        """Simulated jobs end by themselves."""
-        return False
+        """Whether the executor has left this home; simulated jobs end by themselves."""
+        return self.driver.departed
 
     def now(self) -> float:
         """Return the virtual time."""
@@ -197,7 +209,8 @@ class ExecutorFibers:
 
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""
-        return closing(self.world.processor(self.component, task, self.executor.store, self.executor.home))
+        sinks = self.world.placement.node_of(self.identity)
+        return closing(self.world.processor(self.component, task, self.executor.store, sinks))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch in one step; its busy seconds are drawn."""
@@ -260,6 +273,14 @@ class ExecutorFibers:
     def finished(self) -> FiberSteps:
         """Tell the next receivers that the executor has delivered its last output."""
         yield from self.world.instance_ended(self.identity)
+
+    def depart(self) -> FiberSteps:
+        """Hand the executor over to its new home."""
+        yield from self.world.depart(self.identity)
+
+    def pass_on(self, event: events.Event) -> FiberSteps:
+        """Let the executor handle an event at its new home, once it is there."""
+        yield from self.world.pass_on(self.identity, event)
 
     def flushed(self, token: int) -> None:
         """Note that a flush request was answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from dask_elastic.executor.control_records.inputs import Inputs
@@ -64,8 +65,8 @@ def build_instances(world: JobInstances, component: Component) -> None:
     match component.operator:
         case SourceOperator() as operator:
             _build_sources(world, component, operator)
-        case Compute() as operator:
-            _build_executors(world, component, operator, inputs)
+        case Compute():
+            _build_executors(world, component)
         case SinkOperator():
             _build_sinks(world, component, inputs)
 
@@ -80,26 +81,34 @@ def _build_sources(world: JobInstances, component: Component, operator: SourceOp
         _add(world, identity)
 
 
-def _build_executors(world: JobInstances, component: Component, operator: Compute, inputs: list[ExecutorId]) -> None:
+def make_executor(
+    world: JobInstances, component: Component, identity: ExecutorId, node: int, cores: Mapping[int, int]
+) -> FollowedExecutor:
+    """Return a new executor at a home, which has not started."""
+    operator = component.operator
+    assert isinstance(operator, Compute)
+    inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
+    return FollowedExecutor(
+        identity,
+        world.spaces[component.name],
+        node,
+        cores,
+        inputs,
+        limits=world.options.limits,
+        timed=[i for i in inputs if i.component in world.timed],
+        clocks=operator.clocks,
+        grid=grid_of(operator),
+        delay=operator.delay,
+    )
+
+
+def _build_executors(world: JobInstances, component: Component) -> None:
     name = component.name
-    timed = [i for i in inputs if i.component in world.timed]
     for identity in world.placement.instances(name):
         node, cores = world.placement.node_of(identity), world.placement.cores[name][identity.index]
         cut = world.restore.executors.get(identity)
         first = cores if cut is None else {node: max(1, cores.get(node, 0))}
-        limits = world.options.limits
-        executor = FollowedExecutor(
-            identity,
-            world.spaces[name],
-            node,
-            first,
-            inputs,
-            limits=limits,
-            timed=timed,
-            clocks=operator.clocks,
-            grid=grid_of(operator),
-            delay=operator.delay,
-        )
+        executor = make_executor(world, component, identity, node, first)
         if cut is not None:
             executor.store.event_time = cut.event_time
             if cut.state is not None:

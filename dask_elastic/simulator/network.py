@@ -11,24 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from dask_elastic.executor.drivers.executor_driver import ControlRecord
 from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.homes.packets import HomePacket
 from dask_elastic.simulator.schedule import Schedule
-from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, ToHome, ToRemote
-from dask_elastic.vocab.watermark import Watermark
+
+Item: TypeAlias = tuple[Batch, int] | ControlRecord
+"""What an upstream instance sends: a batch with its bytes of credit, or a control record."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """A batch for an instance on the node."""
+class Sent:
+    """A batch or a control record of an upstream instance for an instance on the node."""
 
     target: ExecutorId
     origin: ExecutorId
-    batch: Batch
-    nbytes: int
+    item: Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +43,6 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """An upstream instance has sent its last batch."""
-
-    target: ExecutorId
-    origin: ExecutorId
-
-
-@dataclass(frozen=True, slots=True)
-class EventTime:
-    """A watermark of an upstream instance."""
-
-    target: ExecutorId
-    watermark: Watermark
-
-
-@dataclass(frozen=True, slots=True)
-class BarrierPacket:
-    """A barrier of an upstream instance."""
-
-    target: ExecutorId
-    barrier: Barrier
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
     """A message between a home and its remote tasks; `sender` is the sending node."""
 
@@ -74,7 +52,7 @@ class Message:
     message: ToRemote | ToHome
 
 
-Packet: TypeAlias = Rows | Credit | End | EventTime | BarrierPacket | Message
+Packet: TypeAlias = Sent | Credit | Message | HomePacket
 Receive: TypeAlias = Callable[[int, Packet], FiberSteps]
 
 

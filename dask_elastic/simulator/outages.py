@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class Outages:
         self.hangs = 0
         self.given_up = 0
         self._dead: set[int] = set()
+        self._ongoing: Counter[int] = Counter()
         # Pairs of a home node and a guest: those that were given up, and those whose loss is not handled yet.
         self._lost: set[tuple[int, int]] = set()
         self._unhandled: set[tuple[int, int]] = set()
@@ -48,8 +50,16 @@ class Outages:
     def guests(self) -> list[int]:
         """Nodes that may be lost."""
         placement = self.world.placement
-        hosting = {node for homes in placement.homes.values() for node in homes}
+        hosting = self.world.moves.nodes()
         return [node for node in range(placement.nodes) if node not in hosting]
+
+    def begin(self, node: int) -> None:
+        """Note that an outage of a node begins, whose end is called once."""
+        self._ongoing[node] += 1
+
+    def is_sound(self, node: int) -> bool:
+        """Whether no outage of a node is in progress, so that it may become a home."""
+        return not self._ongoing[node]
 
     def can_fail(self, node: int) -> bool:
         """Whether an outage of a node may begin: it is not dead, and no home has given it up. It may hang already."""
@@ -109,6 +119,7 @@ class Outages:
         if (home_node, node) not in self._unhandled:
             return
         self._unhandled.discard((home_node, node))
+        self.world.given_up.add((home_node, node))
         for home in self._homes_on(home_node):
             self.world.record("{} handles the loss of node {}", home.identity, node)
             home.driver.node_left(node, died=False)
@@ -130,3 +141,5 @@ class Outages:
             for home in self._homes_on(home_node):
                 home.driver.node_returned(node)
         self._lost = {(home_node, guest) for home_node, guest in self._lost if guest != node}
+        self.world.given_up -= {pair for pair in self.world.given_up if pair[1] == node}
+        self._ongoing[node] -= 1

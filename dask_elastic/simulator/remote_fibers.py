@@ -76,7 +76,8 @@ class RemoteFibers:
 
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""
-        return closing(self.world.processor(self.component, task, self.part.store, self.home))
+        sinks = self.world.placement.node_of(self.part.identity)
+        return closing(self.world.processor(self.component, task, self.part.store, sinks))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch in one step; its busy seconds are drawn."""

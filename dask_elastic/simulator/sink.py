@@ -8,8 +8,10 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
+from dask_elastic.executor import events
 from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.drivers.executor_driver import ControlRecord
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.vocab.barrier import Barrier
@@ -63,21 +65,17 @@ class SimulatedSink:
         self._waiting: deque[Waiting | Told] = deque()
         world.spawn(str(identity), self._run(), world.placement.node_of(identity))
 
-    def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        """Take a batch."""
-        self._waiting.append((origin, batch, nbytes))
-
-    def receive_watermark(self, watermark: Watermark) -> None:
-        """Take a watermark of an upstream instance."""
-        self._waiting.append((watermark.origin, watermark, 0))
-
-    def receive_barrier(self, barrier: Barrier) -> None:
-        """Take a barrier of an upstream instance."""
-        self._waiting.append((barrier.origin, barrier, 0))
-
-    def input_ended(self, origin: ExecutorId) -> None:
-        """Take the end of an upstream instance."""
-        self._waiting.append((origin, None, 0))
+    def take(self, origin: ExecutorId, item: tuple[Batch, int] | ControlRecord) -> None:
+        """Take what an upstream instance has sent."""
+        match item:
+            case (batch, nbytes):
+                self._waiting.append((origin, batch, nbytes))
+            case events.InputWatermark(watermark):
+                self._waiting.append((origin, watermark, 0))
+            case events.InputEnded():
+                self._waiting.append((origin, None, 0))
+            case Barrier():
+                self._waiting.append((origin, item, 0))
 
     def begin_checkpoint(self, checkpoint: int) -> None:
         """Begin a checkpoint."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol
 
+from dask_elastic.executor import events
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.processor import Processor
 from dask_elastic.simulator.checkpoints import CheckpointParts
@@ -87,6 +88,14 @@ class Surroundings(Protocol):
 
     def instance_ended(self, identity: ExecutorId) -> FiberSteps:
         """Tell the next receivers that an instance has delivered its last batch."""
+        ...
+
+    def depart(self, executor: ExecutorId) -> FiberSteps:
+        """Hand an executor that is drained over to its new home."""
+        ...
+
+    def pass_on(self, executor: ExecutorId, event: events.Event) -> FiberSteps:
+        """Let an executor handle an event at its new home, once it is there."""
         ...
 
     def send_message(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from dask_elastic.executor import events
 from dask_elastic.executor.control_records.inputs import timed_components
 from dask_elastic.executor.control_records.source_clock import SourceClock
+from dask_elastic.executor.drivers.executor_driver import ControlRecord
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.processor import Processor
@@ -21,10 +23,12 @@ from dask_elastic.simulator.credit import Credits
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.executor_fibers import ExecutorFibers
 from dask_elastic.simulator.fiber import Condition, FiberSteps
+from dask_elastic.simulator.homes.first_tier import FirstTier
+from dask_elastic.simulator.homes.home_moves import HomeMoves
 from dask_elastic.simulator.instances import Durability, build_instances
 from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
-from dask_elastic.simulator.network import BarrierPacket, Credit, End, EventTime, Message, Network, Packet, Rows
+from dask_elastic.simulator.network import Credit, Item, Message, Network, Packet, Sent
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.record_ledger import RecordLedger
 from dask_elastic.simulator.remote_fibers import RemoteFibers
@@ -36,7 +40,7 @@ from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator
 from dask_elastic.vocab.barrier import Barrier
-from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import NoLock
@@ -85,6 +89,9 @@ class World:
         self.placement = placement
         self.components = {component.name: component for component in components}
         self.schedule = Schedule(random, self.options.step_seconds, self.options.history, self.options.pauses)
+        self.tier = FirstTier(placement)
+        self.moves = HomeMoves(self)
+        self.given_up: set[tuple[int, int]] = set()
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.record_ledger = RecordLedger()
@@ -192,28 +199,54 @@ class World:
             if not credit.has_room():
                 return deliveries[position:]
             credit.acquire(batch.nbytes)
-            yield from self._hand_over(target, origin, batch, batch.nbytes)
+            self.record("{} rows to {}", batch.rows.num_rows, target)
+            yield from self._send([target], origin, (batch, batch.nbytes))
         return ()
 
-    def _hand_over(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
-        source, node = self.placement.node_of(origin), self.placement.node_of(target)
-        self.record("{} rows to {}", batch.rows.num_rows, target)
+    def node_of(self, instance: ExecutorId) -> int:
+        """Return the node of an instance; an executor may have moved."""
+        home = self.homes.get(instance)
+        return self.placement.node_of(instance) if home is None else home.executor.home
+
+    def _send(self, targets: Sequence[ExecutorId], origin: ExecutorId, item: Item) -> FiberSteps:
+        """Send to executors of one operator at their homes, or to a sink."""
+        source, component = self.node_of(origin), targets[0].component
+        if targets[0] in self.sinks:
+            yield from self.bring(source, targets[0].index, Sent(targets[0], origin, item))
+            return
+        sends = self.tier.sends(origin, source, component)
+        table = sends.begin()
+        if self.moves.current is not None:
+            # Threads may switch here.
+            yield None
+        for target in targets:
+            yield from self.bring(source, table.homes[target.index], Sent(target, origin, item))
+        if isinstance(item, events.InputEnded):
+            sends.finish()
+        if due := sends.end(table):
+            yield from self.moves.marks(origin, component, due)
+
+    def bring(self, source: int, node: int, sent: Sent) -> FiberSteps:
+        """Bring what an instance sends to a node."""
+        if not isinstance(sent.item, tuple):
+            self.record("{} to {}", sent.item, sent.target)
         if node == source:
-            yield from self._accept(target, origin, batch, nbytes)
+            yield from self._take(node, sent)
         else:
-            self.network.send(source, node, Rows(target, origin, batch, nbytes))
+            self.network.send(source, node, sent)
             yield None
 
-    def _accept(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> FiberSteps:
-        home = self.homes.get(target)
-        if home is not None:
-            yield from home.offer(origin, batch, nbytes)
-        else:
-            self.sinks[target].offer(origin, batch, nbytes)
+    def _take(self, node: int, sent: Sent) -> FiberSteps:
+        target, origin, item = sent.target, sent.origin, sent.item
+        if (sink := self.sinks.get(target)) is not None:
+            sink.take(origin, item)
+        elif self.moves.admits(node, target, origin, item):
+            yield from self.homes[target].take(origin, item)
 
     def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
         """Return credit to an upstream instance."""
-        source, node = self.placement.node_of(target), self.placement.node_of(origin)
+        source = self.node_of(target)
+        node = self.tier.emitter(source, origin)
         if source == node:
             self._credit(origin, target).release(nbytes)
         else:
@@ -235,73 +268,63 @@ class World:
         """Tell the next receivers that an instance has delivered its last batch."""
         self.record("{} has ended", identity)
         self.open.discard(identity)
-        source = self.placement.node_of(identity)
-        for target, node in self._next(identity):
-            if target in self.sinks:
-                self.sinks[target].input_ended(identity)
-            elif node == source:
-                yield from self.homes[target].receive_record(identity, events.InputEnded(identity))
-            else:
-                self.network.send(source, node, End(target, identity))
-                yield None
+        for _, targets in groupby(self._next(identity), key=lambda target: target.component):
+            yield from self._send([*targets], identity, events.InputEnded(identity))
+        yield from self.moves.has_ended(identity)
 
     def emit_watermark(self, watermark: Watermark) -> FiberSteps:
         """Send a watermark to the next receivers, behind what its origin has delivered."""
-        source = self.placement.node_of(watermark.origin)
-        for target, node in self._next(watermark.origin):
-            self.record("{} to {}", watermark, target)
-            if target in self.sinks:
-                self.sinks[target].receive_watermark(watermark)
-            elif node == source:
-                record = events.InputWatermark(watermark)
-                yield from self.homes[target].receive_record(watermark.origin, record)
-            else:
-                self.network.send(source, node, EventTime(target, watermark))
-                yield None
+        yield from self._send_all(watermark.origin, events.InputWatermark(watermark))
 
     def emit_barrier(self, barrier: Barrier) -> FiberSteps:
         """Send a barrier to the next receivers, behind what its origin has delivered."""
-        source = self.placement.node_of(barrier.origin)
-        for target, node in self._next(barrier.origin):
-            self.record("{} to {}", barrier, target)
-            if target in self.sinks:
-                self.sinks[target].receive_barrier(barrier)
-            elif node == source:
-                yield from self.homes[target].receive_record(barrier.origin, barrier)
-            else:
-                self.network.send(source, node, BarrierPacket(target, barrier))
-                yield None
+        yield from self._send_all(barrier.origin, barrier)
 
-    def _next(self, identity: ExecutorId) -> Iterator[tuple[ExecutorId, int]]:
-        """Yield the receivers of an instance's outputs, and their nodes."""
-        here = self.placement.node_of(identity)
+    def _send_all(self, origin: ExecutorId, record: ControlRecord) -> FiberSteps:
+        for target in self._next(origin):
+            yield from self._send([target], origin, record)
+
+    def depart(self, executor: ExecutorId) -> FiberSteps:
+        """Hand an executor that is drained over to its new home."""
+        yield from self.moves.drained(executor)
+
+    def pass_on(self, executor: ExecutorId, event: events.Event) -> FiberSteps:
+        """Let an executor handle an event at its new home, once it is there."""
+        yield lambda: not self.homes[executor].ended
+        if isinstance(event, events.CheckpointAbandoned):
+            yield from self.homes[executor].abandon_checkpoint(event.checkpoint)
+        else:
+            yield from self.homes[executor].handle(event)
+
+    def _next(self, identity: ExecutorId) -> Iterator[ExecutorId]:
+        """Yield the receivers of an instance's outputs; sinks stay where the homes were in the beginning."""
         for name in dict.fromkeys(exit_.target for exit_ in self.components[identity.component].exits):
             if isinstance(self.components[name].operator, SinkOperator):
-                yield ExecutorId(name, here), here
-                continue
-            for target in self.placement.instances(name):
-                yield target, self.placement.node_of(target)
+                yield ExecutorId(name, self.placement.node_of(identity))
+            else:
+                yield from self.placement.instances(name)
 
     def _receive(self, node: int, packet: Packet) -> FiberSteps:
         match packet:
-            case Rows(target, origin, batch, nbytes):
-                yield from self._accept(target, origin, batch, nbytes)
+            case Sent():
+                yield from self._take(node, packet)
             case Credit(target, origin, nbytes):
-                self._credit(origin, target).release(nbytes)
-            case End(target, origin):
-                yield from self.homes[target].receive_record(origin, events.InputEnded(origin))
-            case EventTime(target, watermark):
-                record = events.InputWatermark(watermark)
-                yield from self.homes[target].receive_record(watermark.origin, record)
-            case BarrierPacket(target, barrier):
-                yield from self.homes[target].receive_record(barrier.origin, barrier)
+                if self.moves.takes_credit(node, origin):
+                    self._credit(origin, target).release(nbytes)
             case Message():
                 yield from self._receive_message(node, packet)
+            case _:
+                yield from self.moves.receive(node, packet)
 
     def _receive_message(self, node: int, packet: Message) -> FiberSteps:
         executor, message = packet.executor, packet.message
+        at_home = node == self.node_of(executor)
         if isinstance(message, Outputs | Done | Flush | LabelReturned):
-            yield from self.homes[executor].receive(packet.sender, packet.stamp, message)
+            # A home that the executor has left ignores what its tasks send.
+            if at_home:
+                yield from self.homes[executor].receive(packet.sender, packet.stamp, message)
+            return
+        if at_home:
             return
         known = self.remotes.get((node, executor))
         if isinstance(message, StartTask) and (known is None or packet.stamp.incarnation > known.part.incarnation):
@@ -332,7 +355,7 @@ class World:
             Takes the error if the executor refuses the command; without it the error ends the run.
         """
         steps = self._command(self.homes[executor].handle(event), refused)
-        self.spawn(f"{executor} command", steps, self.placement.node_of(executor))
+        self.spawn(f"{executor} command", steps, self.node_of(executor))
 
     def set_cores(
         self, executor: ExecutorId, cores: Mapping[int, int], refused: Callable[[ElasticError], None] | None = None
@@ -413,3 +436,5 @@ class World:
         for home in self.homes.values():
             if len(home.executor.moves):
                 raise ProtocolError(f"{home.identity}: moves of {sorted(home.executor.moves.targets())} never ended")
+        if self.moves.current is not None:
+            raise ProtocolError(f"{self.moves.current} never ended")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dask_elastic.executor import task_status
-from dask_elastic.migration import labelled
+from dask_elastic.migration import home_move, labelled
 from dask_elastic.runtime.protocol import job_status
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ def module(path):
     return loaded
 
 
-@pytest.mark.parametrize("name", ["protocol", "task", "job"])
+@pytest.mark.parametrize("name", ["protocol", "home", "task", "job"])
 def test_drawing_on_page_is_made_from_its_table(name):
     drawing = module(ROOT / "tests" / "docs" / "protocol_drawing.py")
     assert drawing.drawn().get(name) == drawing.drawings()[name], "run python tests/docs/protocol_drawing.py"
@@ -31,6 +31,9 @@ def test_drawings_show_every_row_of_the_tables():
     for (phase, event, _), (following, action) in labelled.TABLE.items():
         assert f"    {phase.value} --> {following.value}: {event.value} / {action.name}\n" in drawn["protocol"]
         assert f"| `{action.name}` |" in drawn["protocol"]
+    for (phase, event), (following, action) in home_move.TABLE.items():
+        assert f"    {phase.value} --> {following.value}: {event.value} / {action.name}\n" in drawn["home"]
+        assert f"| `{action.name}` |" in drawn["home"]
     for name, table in (("task", task_status.TABLE), ("job", job_status.TABLE)):
         for (status, event), after in table.items():
             assert f"    {status.value} --> {after.value}: {event.value}\n" in drawn[name]

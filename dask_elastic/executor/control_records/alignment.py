@@ -87,7 +87,10 @@ class Alignment(Generic[T]):
 
     def _begin(self, checkpoint: int) -> int | None:
         before = self.checkpoint
-        if checkpoint <= self._over or before == checkpoint or (before is not None and checkpoint < before):
+        if checkpoint <= self._over or before == checkpoint:
+            return None
+        if before is not None and checkpoint < before:
+            self._over = checkpoint
             return None
         if before is not None:
             self._end(before)
@@ -137,6 +140,11 @@ class Alignment(Generic[T]):
         self.checkpoint = None
         self._aligned = False
         self._blocked.clear()
+
+    @property
+    def over(self) -> int:
+        """The newest checkpoint that has passed here or was given up, as all before it."""
+        return self._over
 
     @property
     def is_active(self) -> bool:

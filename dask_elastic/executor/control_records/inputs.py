@@ -69,6 +69,13 @@ class Inputs:
         """Whether an input is idle."""
         return origin in self._idle
 
+    def resume(self, standing: Inputs) -> None:
+        """Begin where the inputs stood at the receiver's home before."""
+        self.open = set(standing.open)
+        self.time = standing.time
+        self._times = dict(standing._times)
+        self._idle = set(standing._idle)
+
     def end(self, origin: ExecutorId) -> None:
         """End an input, which has sent its last tuple.
 

@@ -80,6 +80,14 @@ class StateRecords:
         self._sorted: tuple[ShardTable, Block] | None = None
         self._ticks: deque[Receipt] = deque()
 
+    def standing(self) -> tuple[int | None, int]:
+        """Return the newest time of each clock for which a record was made: event time, processing time."""
+        return self._event, self._processing
+
+    def resume(self, standing: tuple[int | None, int]) -> None:
+        """Begin where the clocks stood at the executor's home before."""
+        self._event, self._processing = standing
+
     def stamp(self, event_time: int | None) -> int | None:
         """Return the event time for batches that arrive now, given that of the last record; None without that clock."""
         if "event" not in self.clocks:

@@ -125,6 +125,15 @@ class Watermarks:
             self.now = self._spans.popleft().then
         return [EmitWatermark()] if self.now != self._emitted else []
 
+    def standing(self) -> tuple[Standing, Standing, Standing]:
+        """Return what the next home of the executor begins with; every batch is settled."""
+        self.due()
+        return self.now, self._emitted, self._last
+
+    def resume(self, standing: tuple[Standing, Standing, Standing]) -> None:
+        """Begin where the executor stood at its home before."""
+        self.now, self._emitted, self._last = standing
+
     def take(self) -> Watermark | None:
         """Return the watermark that is due, or None.
 

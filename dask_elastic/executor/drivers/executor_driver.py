@@ -43,7 +43,7 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
 EmitterItem = m.ToHome | events.NodeLeft | events.NodeReturned
-ControlRecord = Barrier | events.InputWatermark | events.InputEnded
+ControlRecord = Barrier | events.InputWatermark | events.InputEnded | events.EndMark
 """What an input sends beside batches, in one order with them."""
 Held = tuple[Batch, int] | ControlRecord
 

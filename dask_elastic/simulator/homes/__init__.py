@@ -1,0 +1,1 @@
+"""Homes of executors that move while a simulated job runs."""
