@@ -75,7 +75,7 @@ class Tasks:
                 logic.process(batch.take(pa.array(chosen)), hashes[chosen], reached=self.reached)
         for key, at, value in rows:
             for window in self.windows:
-                for number in range((at - window.start - window.length) // window.frequency + 1, 10**9):
+                for number in range((at - window.start - window.length) // window.frequency + 1, 10**18):
                     begin = window.start + number * window.frequency
                     if begin > at:
                         break
@@ -147,6 +147,15 @@ def test_rows_of_slices_that_are_merged_already_count():
         # On time for three of the instances that contain them.
         tasks.rows([(key, 6, 9) for key in range(7)], base + number)
     tasks.record(base + 100)
+
+
+def test_times_of_a_batch_may_be_far_from_each_other():
+    tasks = Tasks(WINDOWS[0])
+    tasks.rows([(key, 5 + at, 1) for key in range(7) for at in (0, 8, 10**6, 10**6 + 8, 10**14)], 100)
+    tasks.record(104)
+    tasks.rows([(key, 5 + at, 1) for key in range(7) for at in (0, 10**14)], 104)
+    tasks.record(10**15)
+    assert tasks.wanted == {}
 
 
 def test_slots_of_slices_are_used_again():

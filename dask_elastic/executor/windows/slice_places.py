@@ -37,6 +37,10 @@ _SPARSE = 4
 """Closing by places is not worth it if fewer than one key in so many is in an instance."""
 
 
+_NEAR = 4096
+"""Slices as near to each other are counted, which is faster than sorting their numbers."""
+
+
 class ClosedInstance(NamedTuple):
     """The result of an instance: the keys that are in it, by their numbers, and the state of all keys by number."""
 
@@ -134,7 +138,11 @@ class SlicePlaces:
         earliest = int(numbers.min())
         for length in [length for length, running in self._running.items() if earliest < running.end]:
             del self._running[length]
-        for number in (np.flatnonzero(np.bincount(numbers - earliest)) + earliest).tolist():
+        if int(numbers.max()) - earliest <= _NEAR:
+            distinct = np.flatnonzero(np.bincount(numbers - earliest)) + earliest
+        else:
+            distinct = np.unique(numbers)
+        for number in distinct.tolist():
             self._levels.setdefault(number, 1)
 
     def forget(self) -> None:
