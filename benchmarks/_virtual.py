@@ -58,6 +58,7 @@ class Options:
     executors: int = 4
     shards: int = 256
     service: float = 1e-3
+    service_deviation: float = 0.0
     latency_target: float = 0.2
     inbox_time: float = 0.005
     queue_time: float = 0.2
@@ -120,6 +121,7 @@ class VirtualJob:
         self.decisions: list[str] = []
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self._random = np.random.default_rng(5)
         self.space = KeySpace(options.executors, options.shards)
         self.homes = [self._home(index) for index in range(options.executors)]
         self.cores = [self._first_cores(index) for index in range(options.executors)]
@@ -259,7 +261,7 @@ class VirtualJob:
 
     def _work(self, index: int, task: int, core: Core, number: int, rows: int, waited: float = 0.0) -> None:
         core.busy = True
-        seconds = rows * self.options.service
+        seconds = self._service(rows)
 
         def end() -> None:
             core.busy = False
@@ -272,6 +274,13 @@ class VirtualJob:
                 self._go_on(index, task)
 
         self.at(self.now + seconds, end)
+
+    def _service(self, rows: int) -> float:
+        """Return the time that rows take; that of each is normally distributed, and not negative."""
+        mean, deviation = self.options.service, self.options.service_deviation
+        if not deviation:
+            return rows * mean
+        return float(np.maximum(self._random.normal(mean, deviation, rows), 0.0).sum())
 
     # remote tasks
 

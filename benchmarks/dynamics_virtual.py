@@ -4,12 +4,16 @@ The executors, meters, windows of credit, balancing and the control loop are the
 and service times are emulated (`_virtual.py`). Prints one JSON line per setting, and with `--seconds-shown` the
 throughput, the possible throughput, cores and queues of each second.
 
+With ``--like paper``, balancing and service times are those of the Elasticutor paper, as in `dynamics.py`.
+
     python benchmarks/dynamics_virtual.py [--keys 100] [--shuffles 0 2 16] [--orders 4] [--seconds 60]
+                                          [--like defaults paper]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from typing import Any
 
@@ -21,6 +25,12 @@ from dynamics import BATCH_ROWS, ORDERS_OF_A_RUN, keys_by_rank, possible, possib
 from dask_elastic.routing.hashing import hash_columns
 
 WARM_SECONDS = 12
+
+LIKE: dict[str, dict[str, float]] = {
+    "defaults": {},
+    "paper": {"balance_threshold": 1.2, "balance_interval": 0.5, "service_deviation": 5e-4},
+}
+"""Elasticutor, section 3.1, and the interval of the control loop in its evaluation."""
 
 
 def run(keys: int, shuffles: float, first: int, seconds: int, options: Options) -> VirtualJob:
@@ -46,9 +56,10 @@ def throughput(job: VirtualJob, seconds: int) -> np.ndarray:
     return np.histogram(done[:, 0], np.arange(seconds + 1.0), weights=done[:, 1])[0]
 
 
-def measured(keys: int, shuffles: float, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured(keys: int, shuffles: float, like: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the sums over the first orders of the keys."""
-    seconds, options = arguments.seconds, Options(control_period=arguments.period, report_interval=arguments.report)
+    seconds = arguments.seconds
+    options = Options(control_period=arguments.period, report_interval=arguments.report, **LIKE[like])
     sums, moves = np.zeros(3), 0
     for number in range(arguments.orders):
         first = number * ORDERS_OF_A_RUN
@@ -62,6 +73,7 @@ def measured(keys: int, shuffles: float, arguments: argparse.Namespace) -> dict[
             show(job, rates, best)
     return {
         "benchmark": "dynamics-virtual",
+        "like": like,
         "keys": keys,
         "shuffles_per_minute": shuffles,
         "orders": arguments.orders,
@@ -93,10 +105,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two ticks of the control loop")
     parser.add_argument("--report", type=float, default=0.5, help="seconds between two reports of a worker")
+    parser.add_argument("--like", nargs="+", choices=LIKE, default=["defaults"])
     parser.add_argument("--seconds-shown", action="store_true")
     arguments = parser.parse_args()
-    for shuffles in arguments.shuffles:
-        print(json.dumps(measured(arguments.keys, shuffles, arguments)), flush=True)
+    for shuffles, like in itertools.product(arguments.shuffles, arguments.like):
+        print(json.dumps(measured(arguments.keys, shuffles, like, arguments)), flush=True)
 
 
 if __name__ == "__main__":
