@@ -6,13 +6,13 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from counting_jobs import RUN
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic.vocab.errors import SubmitError, TopologyError, UnknownOperator
 
-AREAS, KINDS, ROWS = 40, 5, 4_000
+RUN = {"timeout": 300, "progress": False}
+AREAS, KINDS, ROWS = 40, 5, 1_200
 LOANS = pa.table(
     {"area": [row * 7 % AREAS for row in range(ROWS)], "kind": [row % KINDS for row in range(ROWS)], "n": range(ROWS)}
 )
