@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from dask_elastic.simulator.checkpoints import SimulatedCheckpoints
@@ -26,11 +26,13 @@ class CheckpointCommands:
     ----------
     world : World
         The job.
+    before_move : callable, optional
+        Gives up the checkpoint in progress, if there is one, because a home is about to move.
     """
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, before_move: Callable[[], None] | None = None):
         self.world = world
-        world.moves.begins = self.give_up
+        world.moves.begins = before_move or self.give_up
 
     @property
     def _checkpoints(self) -> SimulatedCheckpoints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,6 @@ class Outages:
         self.hangs = 0
         self.given_up = 0
         self._dead: set[int] = set()
-        self._ongoing: Counter[int] = Counter()
         # Pairs of a home node and a guest: those that were given up, and those whose loss is not handled yet.
         self._lost: set[tuple[int, int]] = set()
         self._unhandled: set[tuple[int, int]] = set()
@@ -55,11 +53,11 @@ class Outages:
 
     def begin(self, node: int) -> None:
         """Note that an outage of a node begins, whose end is called once."""
-        self._ongoing[node] += 1
+        self.world.outages[node] += 1
 
     def is_sound(self, node: int) -> bool:
         """Whether no outage of a node is in progress, so that it may become a home."""
-        return not self._ongoing[node]
+        return not self.world.outages[node]
 
     def can_fail(self, node: int) -> bool:
         """Whether an outage of a node may begin: it is not dead, and no home has given it up. It may hang already."""
@@ -142,4 +140,4 @@ class Outages:
                 home.driver.node_returned(node)
         self._lost = {(home_node, guest) for home_node, guest in self._lost if guest != node}
         self.world.given_up -= {pair for pair in self.world.given_up if pair[1] == node}
-        self._ongoing[node] -= 1
+        self.world.outages[node] -= 1

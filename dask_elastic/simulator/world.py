@@ -92,6 +92,7 @@ class World:
         self.tier = FirstTier(placement)
         self.moves = HomeMoves(self)
         self.given_up: set[tuple[int, int]] = set()
+        self.outages: Counter[int] = Counter()
         self.network = Network(self.schedule, self._receive, self.options.repeats)
         self.ledger = Ledger(self.options.order)
         self.record_ledger = RecordLedger()

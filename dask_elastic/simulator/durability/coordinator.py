@@ -211,7 +211,7 @@ class SimulatedCoordinator:
         while self._runs(generation):
             self._requested = False
             self.job.after(int(BETWEEN * self.job.control.draw()), partial(self.request, generation))
-            yield lambda: self._requested or not self._runs(generation)
+            yield lambda: (self._requested and not part.is_moving) or not self._runs(generation)
             if self._runs(generation):
                 yield from self._take(part)
 
@@ -222,7 +222,7 @@ class SimulatedCoordinator:
         progress: CheckpointProgress[object] = CheckpointProgress(number, part.instances, 0.0)
         self._progress, self._settled, self._complete = progress, False, False
         assert part.world is not None, "the generation has started"
-        commands = CheckpointCommands(part.world)
+        commands = CheckpointCommands(part.world, self._give_up)
         commands.tell_begun(number)
         expired = False
 
@@ -248,6 +248,10 @@ class SimulatedCoordinator:
         commands.tell_complete(number)
         self.job.watch("told", "after")
         yield from self._sweep()
+
+    def _give_up(self) -> None:
+        """Give up the checkpoint in progress, unless all instances have contributed to it: a home is about to move."""
+        self._settled = True
 
     def _publish(
         self, part: SimulatedGeneration, progress: CheckpointProgress[object]

@@ -87,6 +87,11 @@ class SimulatedGeneration(Durability):
         self._prepared = prepared
         self.world: World | None = None
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether a home is moving, so that no checkpoint begins."""
+        return self.world is not None and self.world.moves.current is not None
+
     def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> TransactionalSink:
         """Return a new instance of a sink, with what writers had prepared that are its own to commit."""
         inputs_of = (world.placement.instances(name) for name in world.components[identity.component].inputs)

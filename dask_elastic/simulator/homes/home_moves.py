@@ -94,7 +94,12 @@ class HomeMoves:
         self._next_table(executor, target)
         self.current = HomeMove(executor, self.world.node_of(executor), target)
         self.begins()
-        self.world.spawn(f"{self.current}", self._step(HomeEvent.STARTED), self.current.source)
+        self.world.spawn(f"{self.current}", self._start(self.current), self.current.source)
+
+    def _start(self, move: HomeMove) -> FiberSteps:
+        # The executor may have finished meanwhile.
+        if not move.has_ended:
+            yield from self._act(move, move.handle(HomeEvent.STARTED))
 
     def _next_table(self, executor: ExecutorId, target: int) -> HomeTable:
         name = executor.component

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("home_scenario")
+pytest.register_assert_rewrite("durable_home_scenario", "home_scenario")
 for folder in Path(__file__).parents[:2]:
     sys.path.insert(0, str(folder))
-import home_scenario  # noqa: E402, F401  imported by path
+import durable_home_scenario  # noqa: E402, F401  imported by path
+import home_scenario  # noqa: E402, F401
 
 for _ in range(2):
     sys.path.pop(0)
