@@ -178,67 +178,6 @@ def test_error_in_a_block_drops_neither_messages_nor_runs(peer_and_wire):
     assert not DEFERRED.run(ran.clear), "the block has ended"
 
 
-class Noted:
-    """A bell that notes in a list that it has rung."""
-
-    def __init__(self, noted):
-        self._noted = noted
-
-    def ring(self):
-        """Note it."""
-        self._noted.append("ring")
-
-
-def test_threads_are_woken_behind_the_writes_and_before_the_next_run():
-    deferred, seen = Deferred(), []
-    bell = Noted(seen)
-
-    def run():
-        seen.append("run")
-        deferred.ring(bell)
-
-    with deferred:
-        deferred.ring(bell)
-        assert deferred.write(Recorder(seen))
-        with deferred:
-            assert deferred.run(run)
-            assert deferred.run(run)
-        assert seen == []
-    assert seen == ["end", "ring", "run", "ring", "run", "ring"]
-    deferred.ring(bell)
-    assert seen[6:] == ["ring"], "outside of a block a thread is woken at once"
-
-
-def test_threads_are_woken_before_a_thread_leaves_the_block_for_long():
-    deferred, seen = Deferred(), []
-    with deferred:
-        deferred.ring(Noted(seen))
-        deferred.ring_now()
-        assert seen == ["ring"]
-        deferred.ring(Noted(seen))
-        deferred.release_now()
-        assert seen == ["ring", "ring"]
-    assert seen == ["ring", "ring"]
-
-
-def test_threads_are_woken_although_the_block_or_a_connection_raises():
-    class Broken:
-        def write_deferred(self):
-            raise ZeroDivisionError
-
-    deferred, seen = Deferred(), []
-
-    def fail():
-        with deferred:
-            deferred.ring(Noted(seen))
-            deferred.write(Broken())
-            raise KeyError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert seen == ["ring"]
-
-
 class Fed:
     """A socket that has received given pieces, and whose peer has then closed the connection."""
 

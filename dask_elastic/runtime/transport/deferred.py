@@ -1,4 +1,4 @@
-"""What a thread puts off while it hands over batches that belong together: writes to peers, rings, and runs."""
+"""What a thread puts off while it hands over batches that belong together: writes to peers, and runs of idle tasks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
-
-from dask_elastic.runtime.transport.doorbell import Doorbell
 
 DEFERRED_SECONDS = 0.0003
 """Seconds after which messages that wait for others are written; they never wait for anything but this thread."""
@@ -24,11 +22,10 @@ class Writer(Protocol):
 
 
 class Deferred:
-    """Writes, rings and runs that a thread puts off while it is within a ``with`` block.
+    """Writes and runs that a thread puts off while it is within a ``with`` block.
 
     At the end of the outermost block the messages are written, one packet per peer, so that other nodes work on them
-    while this thread carries out the runs, one after the other. What the runs defer comes behind them. Threads of this
-    node are woken before the runs: earlier, they would compete with this thread for the interpreter.
+    while this thread carries out the runs, one after the other. What the runs defer comes behind them.
 
     Parameters
     ----------
@@ -70,14 +67,13 @@ class Deferred:
             self._carry_out(thread)
         finally:
             thread.depth = 0
-            self._release(thread)
+            self._write(thread)
 
     def _carry_out(self, thread: _OfThread) -> None:
         if thread.runs:
-            self._release(thread)
+            self._write(thread)
         while thread.runs:
             thread.runs.popleft()()
-            self._ring(thread)
             if thread.writers and self._clock() - min(thread.writers.values()) > DEFERRED_SECONDS:
                 self._write(thread)
 
@@ -105,35 +101,10 @@ class Deferred:
         self._thread.runs.append(act)
         return True
 
-    def ring(self, bell: Doorbell) -> None:
-        """Ring at the end of the block, or at once outside of one."""
-        if self._thread.depth:
-            self._thread.bells.append(bell)
-        else:
-            bell.ring()
-
-    def ring_now(self) -> None:
-        """Ring what this thread has deferred, before it calls code that may take long."""
-        if self._thread.bells:
-            self._ring(self._thread)
-
-    def release_now(self) -> None:
-        """Write and ring what this thread has deferred, before it calls code that may take long."""
-        if self._thread.writers or self._thread.bells:
-            self._release(self._thread)
-
-    @classmethod
-    def _release(cls, thread: _OfThread) -> None:
-        try:
-            cls._write(thread)
-        finally:
-            cls._ring(thread)
-
-    @staticmethod
-    def _ring(thread: _OfThread) -> None:
-        bells, thread.bells = thread.bells, []
-        for bell in bells:
-            bell.ring()
+    def write_now(self) -> None:
+        """Write what this thread has deferred, before it calls code that may take long."""
+        if self._thread.writers:
+            self._write(self._thread)
 
     @staticmethod
     def _write(thread: _OfThread) -> None:
@@ -149,24 +120,8 @@ class _OfThread(threading.local):
         self.depth = 0
         # Since when messages wait, by connection.
         self.writers: dict[Writer, float] = {}
-        self.bells: list[Doorbell] = []
         self.runs: deque[Callable[[], None]] = deque()
 
 
 DEFERRED = Deferred()
 """Of all threads of this process."""
-
-
-class DeferredBell:
-    """A doorbell whose rings are deferred to the end of a `DEFERRED` block."""
-
-    def __init__(self) -> None:
-        self._bell = Doorbell()
-
-    def ring(self) -> None:
-        """Wake the thread that waits, or the next one that does, when the block of this thread ends."""
-        DEFERRED.ring(self._bell)
-
-    def wait(self) -> None:
-        """Return after the next ring."""
-        self._bell.wait()

@@ -170,7 +170,7 @@ class Exchange:
             home.offer(origin, batch, nbytes)
             return
         if TURNS.may_wait:
-            DEFERRED.release_now()
+            DEFERRED.write_now()
         self._sinks[target].offer(origin, batch, nbytes, TURNS.may_wait)
 
     def _instance(self, target: ExecutorId) -> Instance:

@@ -21,7 +21,8 @@ from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
 from dask_elastic.meters import BriefWork
-from dask_elastic.runtime.transport.deferred import DEFERRED, DeferredBell
+from dask_elastic.runtime.transport.deferred import DEFERRED
+from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.exchange import Exchange
@@ -208,9 +209,9 @@ class ExecutorThreads:
         """Return the time, seconds since the epoch."""
         return time.time()
 
-    def bell(self) -> DeferredBell:
+    def bell(self) -> Doorbell:
         """Make a bell."""
-        return DeferredBell()
+        return Doorbell()
 
     def lock(self) -> threading.RLock:
         """Make the lock that serialises events and their instructions."""
@@ -226,7 +227,6 @@ class ExecutorThreads:
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
-        DEFERRED.ring_now()
         return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
 
     def send(self, node: int, message: m.ToRemote) -> bool:

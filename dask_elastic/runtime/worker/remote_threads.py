@@ -13,7 +13,7 @@ from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.meters import BriefWork
-from dask_elastic.runtime.transport.deferred import DEFERRED, DeferredBell
+from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
@@ -87,9 +87,9 @@ class RemoteThreads:
         """Return the time, seconds since the epoch."""
         return time.time()
 
-    def bell(self) -> DeferredBell:
+    def bell(self) -> Doorbell:
         """Make a bell."""
-        return DeferredBell()
+        return Doorbell()
 
     def start(self, name: str, steps: Steps[None]) -> None:
         """Run steps in a thread of their own."""
@@ -101,7 +101,6 @@ class RemoteThreads:
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
-        DEFERRED.ring_now()
         return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
