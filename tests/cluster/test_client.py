@@ -263,4 +263,6 @@ def test_metrics_count_open_windows_per_key(client, wait_until):
     wait_until(lambda: counted() == (2, 3), "an open window of each key")
     job.send(at(25, "a"))
     wait_until(lambda: counted() == (1, 4), "the windows that the watermark has passed are closed")
+    assert job.explain("seen").sections["windows of seen"].startswith("seen: 10s of at")
+    assert job.explain().sections.keys() == {"windows of seen"}
     job.stop()

@@ -6,6 +6,7 @@ import json
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
-from dask_elastic.runtime.client.window_view import explained
+from dask_elastic.runtime.client.window_view import window_sections
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from dask_elastic.control.explanation.job_explanation import JobExplanation
     from dask_elastic.control.explanation.planned_decision import PlannedDecision
-    from dask_elastic.windows.explanation import WindowExplanation
 
 
 class JobReader(ABC):
@@ -249,7 +249,8 @@ class JobReader(ABC):
         Returns
         -------
         JobExplanation
-            Prints as text; a notebook shows a table; ``to_pandas()`` returns a data frame, one row per executor.
+            Prints as text; a notebook shows a table; ``to_pandas()`` returns a data frame, one row per executor. Of a
+            compute of aggregates over windows, it also says how partial results are kept, and what that costs.
 
         Raises
         ------
@@ -279,7 +280,8 @@ class JobReader(ABC):
         >>> explained.to_pandas()[["operator", "executor"]].values.tolist()
         [['per_letter', 0]]
         """
-        return self._evidence().explanation(operator)
+        explained = self._evidence().explanation(operator)
+        return replace(explained, sections=window_sections(self._describe(), operator))
 
     def plan(self, *, dry_run: bool = True) -> PlannedDecision:
         """Return what the control loop would decide now; nothing is changed.
@@ -333,40 +335,6 @@ class JobReader(ABC):
         *before, present = loads(answer.snapshots) or [Snapshot(0.0, (), ())]
         decisions = json.loads(answer.decisions)
         return Evidence(self.name, before, present, ControlSettings(**answer.settings), decisions)
-
-    def explain_windows(self, operator: str) -> WindowExplanation:
-        """Return how a windowed compute keeps its partial results, what that costs, and what the alternative would.
-
-        Parameters
-        ----------
-        operator : str
-            Name of a compute over windows.
-
-        Returns
-        -------
-        WindowExplanation
-            Prints as text.
-
-        Raises
-        ------
-        UnknownOperator
-            If the job has no windowed compute of that name.
-
-        Examples
-        --------
-        >>> import dask_elastic as de
-        >>> import pyarrow as pa
-        >>> from dask.distributed import Client
-        >>> topology = de.Topology("delays")
-        >>> rows = pa.table({"plane": ["a"], "at": pa.array([0], pa.timestamp("s"))})
-        >>> flights = topology.source("flights", de.sources.Arrow(rows, event_time="at"))
-        >>> windowed = flights.key_by("plane").window(["1h", "3h"])
-        >>> hourly = windowed.compute({"flights": de.aggregate.Count()}, name="hourly")
-        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
-        ...     print(str(de.submit(topology, client).explain_windows("hourly")).splitlines()[1])
-        partials: of slices of 1h, which instances share (share='auto'); at most 3 per key
-        """
-        return explained(self._describe(), operator)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.

@@ -227,7 +227,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
             "shards": operator.shards,
             "empty_state": empty,
             "keys": operator.keys,
-            "windowing": None if operator.windowing is None else pickle.dumps(operator.windowing),
+            "windowing": pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
             "reading": pickle.dumps(reading_of(operator)) if durable else None,
         }
     elif isinstance(operator, SourceOperator):

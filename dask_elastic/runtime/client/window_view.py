@@ -1,4 +1,4 @@
-"""The windows of a job's operator, and what is measured of them, as an explanation."""
+"""The windows of a job's operators, and what is measured of them, as explanations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import pickle
 
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.topology.windowing import Windowing
-from dask_elastic.vocab.errors import UnknownOperator
 from dask_elastic.windows.explanation import WindowExplanation, WindowMeasures, explain_windows
 
 
-def explained(described: JobDescription, operator: str) -> WindowExplanation:
-    """Return how a windowed compute keeps its partials, and what that costs; see `Job.explain_windows`."""
+def window_sections(described: JobDescription, operator: str | None = None) -> dict[str, str]:
+    """Return how windowed computes keep their partials, and what that costs, by title: of one, or of all."""
     found = {one.name: one.windowing for one in described.components if one.windowing is not None}
-    if operator not in found:
-        names = ", ".join(map(repr, found)) or "none"
-        raise UnknownOperator(f"job {described.name!r} has no windowed compute {operator!r}; it has: {names}")
-    windowing: Windowing = pickle.loads(found[operator])
+    return {
+        f"windows of {name}": str(_explained(described, name, windowing))
+        for name, windowing in found.items()
+        if operator in (None, name)
+    }
+
+
+def _explained(described: JobDescription, operator: str, pickled: bytes) -> WindowExplanation:
+    windowing: Windowing = pickle.loads(pickled)
     parts = [part for part in described.executors if part.operator == operator]
     if not parts:
         return explain_windows(operator, windowing)
