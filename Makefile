@@ -49,10 +49,10 @@ soak: $(VENV)/.test
 KILLS ?= 60
 SEED ?= 1
 faults: $(VENV)/.test
-	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q tests/cluster/durability/test_sink_crashes.py
-	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q tests/spark/test_killed_driver.py tests/spark/test_lost_executor.py
+	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q --timeout 3600 tests/cluster/durability/test_sink_crashes.py
+	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q --timeout 3600 tests/spark/test_killed_driver.py tests/spark/test_lost_executor.py
 	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
-	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q -k kills tests/cluster/durability/test_durable_inputs.py
+	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k kills tests/cluster/durability/test_durable_inputs.py
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)
