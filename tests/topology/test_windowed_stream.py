@@ -198,10 +198,6 @@ def keyed(**options):
         (lambda: hourly(flights(), shards=0), "shards is 0"),
         (lambda: hourly(flights(), store="tape"), "store"),
         (lambda: flights().window("1h").compute(COUNT, executors=2), "executors is 2; give an integer from 1 to 1"),
-        (
-            lambda: keyed().window("1h").compute(lambda rows, state: None),
-            "windows compute aggregates, but the logic is",
-        ),
         (lambda: keyed().window("1h").compute(agg.Count()), "an aggregate needs an output column"),
         (lambda: keyed().window("1h").compute({}), "the dict of aggregates is empty"),
         (
