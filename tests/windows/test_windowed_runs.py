@@ -260,3 +260,23 @@ def test_bounds_have_the_known_type(kind):
     expected_type = pa.timestamp("ns" if kind == pa.timestamp("ns") else "us", getattr(kind, "tz", None))
     assert found.schema.field("window_start").type == expected_type
     assert records(found) == records(truth(topology, rows).results)
+
+
+def collected(rows, slack=None, on_error="fail"):
+    """Return sorted values per hopping window; the value 13 raises."""
+
+    def add(values, part):
+        assert 13 not in part["value"].to_pylist()
+        return values + part["value"].to_pylist()
+
+    logic = {"values": agg.custom(["value"], list, add, list.__add__, sorted, pa.list_(pa.int64()))}
+    stream = source(rows, slack).key_by("key").window(windows.hopping("4s", "1s")).compute(logic, name="windowed")
+    stream.sink(de.sinks.Collect(), name="out")
+    found = run(stream.topology, on_error=on_error).outputs["out"]
+    return dict(zip(found["window_end"].cast(pa.int64()).to_pylist(), found["values"].to_pylist(), strict=True))
+
+
+def test_rows_of_one_batch_may_be_centuries_apart():
+    at = pa.array([0, SECOND, 200_000_000_003 * SECOND], pa.timestamp("us"))
+    found = collected(pa.table({"key": ["a"] * 3, "at": at, "value": [1, 2, 3]}))
+    assert sorted(found.values()) == [[1], [1, 2], [1, 2], [1, 2], [2], [3], [3], [3], [3]]

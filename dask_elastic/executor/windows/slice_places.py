@@ -33,6 +33,9 @@ MOST_MERGED = 1 << 21
 SKIPPED_CLOSES = 8
 """After closing by places was not possible or not worth it, it is tried again after so many closes."""
 
+_DENSE = 8
+"""Slices are counted, not sorted, if they are among up to so many for each group of rows."""
+
 _SPARSE = 4
 """Closing by places is not worth it if fewer than one key in so many is in an instance."""
 
@@ -134,7 +137,11 @@ class SlicePlaces:
         earliest = int(numbers.min())
         for length in [length for length, running in self._running.items() if earliest < running.end]:
             del self._running[length]
-        for number in (np.flatnonzero(np.bincount(numbers - earliest)) + earliest).tolist():
+        if int(numbers.max()) - earliest <= _DENSE * len(numbers):
+            distinct = np.flatnonzero(np.bincount(numbers - earliest)) + earliest
+        else:
+            distinct = np.unique(numbers)
+        for number in distinct.tolist():
             self._levels.setdefault(number, 1)
 
     def forget(self) -> None:
