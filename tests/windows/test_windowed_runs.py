@@ -276,6 +276,15 @@ def collected(rows, slack=None, on_error="fail"):
     return dict(zip(found["window_end"].cast(pa.int64()).to_pylist(), found["values"].to_pylist(), strict=True))
 
 
+def test_rows_far_ahead_count_once_beside_one_that_raises():
+    seconds, values = [0, 1, 8, 0, 2, 9], [1, 2, 3, 4, 13, 5]
+    at = pa.array([second * SECOND for second in seconds], pa.timestamp("us"))
+    found = collected(pa.table({"key": ["a"] * 6, "at": at, "value": values}), "100s", "skip")
+    for end, numbers in found.items():
+        inside = [v for s, v in zip(seconds, values, strict=True) if end - 4 * SECOND <= s * SECOND < end and v != 13]
+        assert numbers == sorted(inside), end
+
+
 def test_rows_of_one_batch_may_be_centuries_apart():
     at = pa.array([0, SECOND, 200_000_000_003 * SECOND], pa.timestamp("us"))
     found = collected(pa.table({"key": ["a"] * 3, "at": at, "value": [1, 2, 3]}))
