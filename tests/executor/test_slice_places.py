@@ -188,6 +188,17 @@ def test_slots_of_keys_without_rows_are_freed():
     assert tasks.store.slots.used <= 4_096 + 8 * 160 < made
 
 
+def test_slots_of_slices_far_ahead_are_freed():
+    tasks = Tasks(WINDOWS[0])
+    for base in range(100, 600, 4):
+        # More slices wait at a time than there are places.
+        tasks.rows([(key, 85 + at, 1) for key in range(40) for at in range(4)], base)
+        tasks.record(base)
+        tasks.store.extract(dirty_only=True)
+    assert len(tasks.store) <= 40 * 90
+    assert tasks.store.slots.used <= 2 * 40 * 90 + 8 * 160
+
+
 def test_merge_that_raises_fails_with_the_name_of_the_operator():
     tasks = Tasks(WINDOWS[0])
     tasks.rows([(0, 5, 1), (0, 6, 1)], 100)

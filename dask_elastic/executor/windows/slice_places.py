@@ -100,6 +100,8 @@ class SlicePlaces:
         # Since the slots of keys without rows were last looked for.
         self._expired = 0
         self._most_keys = 0
+        # Whether slices had identities of their own since, whose slots are not used again.
+        self._has_apart = False
 
     # rows
 
@@ -143,6 +145,11 @@ class SlicePlaces:
             distinct = np.unique(numbers)
         for number in distinct.tolist():
             self._levels.setdefault(number, 1)
+
+    def added_apart(self) -> None:
+        """Note that slices have identities of their own."""
+        self._has_apart = True
+        self.forget()
 
     def forget(self) -> None:
         """Note that slots may not be in the tables, or that slices have been changed other than by rows."""
@@ -204,6 +211,7 @@ class SlicePlaces:
             places[missing[right]] = tried[right]
             levels[missing[right]] = level + 1
         if not levels.all():
+            self._has_apart = True
             return False
         ordinals = self._known.enter(found.slots, layout, places, hashes, checks)
         self._slot_of = np.full(self._known.count, -1, np.intp)
@@ -316,11 +324,14 @@ class SlicePlaces:
         self._most_keys = max(self._most_keys, keys)
         if self._expired < self._cells.places:
             return
-        if self._known.count > 2 * self._most_keys:
+        has_old_keys = self._known.count > 2 * self._most_keys
+        if has_old_keys or self._has_apart:
             self._session.tidy()
+        if has_old_keys:
             self._known.forget()
             self.forget()
         self._expired = self._most_keys = 0
+        self._has_apart = False
 
 
 class _MovedError(Exception):

@@ -206,7 +206,7 @@ class WindowLogic:
     ) -> tuple[Located, list[Column]]:
         """Return slices outside places, with rows, and their values; nothing is written."""
         found = self._located(bound, rows, hashes, assigned, assigned.numbers)
-        places.forget()
+        places.added_apart()
         current = self._session.gather(found.located)
         return found.located, self._with_rows(bound, rows, assigned, found, current)
 
