@@ -177,12 +177,13 @@ class SlicePlaces:
         owned = self._store.owner == self._session.task
         if self._store.storage.on_disk or (owned & ~shards).any():
             return False
-        if self._known.count * self._cells.places > MOST_MERGED or (
-            self._version != self._current() and not self._searched(bound, owned)
-        ):
+        if self._has_many() or (self._version != self._current() and not self._searched(bound, owned)):
             self._skip = SKIPPED_CLOSES
             return False
         return True
+
+    def _has_many(self) -> bool:
+        return self._known.count * self._cells.places > MOST_MERGED
 
     def _current(self) -> tuple[object, ...]:
         return self._store.layout, self._store.owner_version, self._known.generation
@@ -214,6 +215,9 @@ class SlicePlaces:
             self._has_apart = True
             return False
         ordinals = self._known.enter(found.slots, layout, places, hashes, checks)
+        if self._has_many():
+            # The tables may not have room for all.
+            return False
         self._slot_of = np.full(self._known.count, -1, np.intp)
         self._slot_of[ordinals] = found.slots
         self._keys = None
