@@ -53,7 +53,7 @@ def test_retire_waits_until_the_timeout(invoke, address, client, monkeypatch):
     monkeypatch.setattr("dask_elastic.cli.retire.STEP_SECONDS", 0.05)
     refused = invoke("retire", "tcp://a:1", "--timeout", 0.1, "--scheduler", address)
     assert (refused.exit_code, refused.output) == (1, "Error: per_key[0] still runs there\n")
-    assert waits[0] == 0.05
+    assert all(0 <= seconds <= 0.05 for seconds in waits)
 
 
 def test_retire_of_unknown_worker_lists_the_workers(invoke, address, job):

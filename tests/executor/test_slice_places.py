@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dask_elastic as de
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.windows import known_cells
 from dask_elastic.executor.windows.running_merges import Merged, RunningMerges
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import hash_columns
@@ -195,6 +196,29 @@ def test_slots_of_keys_without_rows_are_freed():
         # Clears the tombstones, as a flush to another copy does.
         tasks.store.extract(dirty_only=True)
     assert tasks.store.slots.used <= 4_096 + 8 * 160 < made
+
+
+def test_slots_of_slices_far_ahead_are_freed():
+    tasks = Tasks(WINDOWS[0])
+    for base in range(100, 600, 4):
+        # More slices wait at a time than there are places.
+        tasks.rows([(key, 85 + at, 1) for key in range(40) for at in range(4)], base)
+        tasks.record(base)
+        tasks.store.extract(dirty_only=True)
+    assert len(tasks.store) <= 40 * 90
+    assert tasks.store.slots.used <= 2 * 40 * 90 + 8 * 160
+
+
+def test_tables_of_many_keys_and_places_are_bounded(monkeypatch):
+    monkeypatch.setattr(known_cells, "MOST_ENTRIES", 20 * 1024)
+    tasks = Tasks(WINDOWS[0])
+    for base in range(100, 200, 4):
+        for at in range(0, 60, 5):
+            tasks.rows([(key, 5 + at, 1) for key in range(40)], base)
+        tasks.record(base)
+        assert all(len(logic._known._tables) <= 20 for logic in tasks.logics.values())
+    tasks.record(10**6)
+    assert tasks.wanted == {}
 
 
 def test_merge_that_raises_fails_with_the_name_of_the_operator():

@@ -260,3 +260,32 @@ def test_bounds_have_the_known_type(kind):
     expected_type = pa.timestamp("ns" if kind == pa.timestamp("ns") else "us", getattr(kind, "tz", None))
     assert found.schema.field("window_start").type == expected_type
     assert records(found) == records(truth(topology, rows).results)
+
+
+def collected(rows, slack=None, on_error="fail"):
+    """Return sorted values per hopping window; the value 13 raises."""
+
+    def add(values, part):
+        assert 13 not in part["value"].to_pylist()
+        return values + part["value"].to_pylist()
+
+    logic = {"values": agg.custom(["value"], list, add, list.__add__, sorted, pa.list_(pa.int64()))}
+    stream = source(rows, slack).key_by("key").window(windows.hopping("4s", "1s")).compute(logic, name="windowed")
+    stream.sink(de.sinks.Collect(), name="out")
+    found = run(stream.topology, on_error=on_error).outputs["out"]
+    return dict(zip(found["window_end"].cast(pa.int64()).to_pylist(), found["values"].to_pylist(), strict=True))
+
+
+def test_rows_far_ahead_count_once_beside_one_that_raises():
+    seconds, values = [0, 1, 8, 0, 2, 9], [1, 2, 3, 4, 13, 5]
+    at = pa.array([second * SECOND for second in seconds], pa.timestamp("us"))
+    found = collected(pa.table({"key": ["a"] * 6, "at": at, "value": values}), "100s", "skip")
+    for end, numbers in found.items():
+        inside = [v for s, v in zip(seconds, values, strict=True) if end - 4 * SECOND <= s * SECOND < end and v != 13]
+        assert numbers == sorted(inside), end
+
+
+def test_rows_of_one_batch_may_be_centuries_apart():
+    at = pa.array([0, SECOND, 200_000_000_003 * SECOND], pa.timestamp("us"))
+    found = collected(pa.table({"key": ["a"] * 3, "at": at, "value": [1, 2, 3]}))
+    assert sorted(found.values()) == [[1], [1, 2], [1, 2], [1, 2], [2], [3], [3], [3], [3]]

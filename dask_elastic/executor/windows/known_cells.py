@@ -26,6 +26,9 @@ MOST_KEYS = 1 << 20
 MOST_TABLES = 64
 """Tables are of the cells used last."""
 
+MOST_ENTRIES = MOST_TABLES * MOST_KEYS
+"""The slots in all tables. With many keys there are fewer tables than places."""
+
 MOST_CELLS = 16
 """Batches with more cells are looked up in the store's index."""
 
@@ -215,6 +218,7 @@ class KnownCells:
         new = np.arange(len(self._keys), len(self._keys) + len(hashes))
         while new[-1] >= len(self.hashes):
             self.hashes, self.checks = (np.concatenate([old, np.zeros_like(old)]) for old in (self.hashes, self.checks))
+            self._make_room(len(self.hashes), 0)
             for number, table in self._tables.items():
                 self._tables[number] = np.concatenate([table, np.full(len(table), -1, np.intp)])
         self.hashes[new] = hashes
@@ -244,13 +248,18 @@ class KnownCells:
     def _table(self, number: int, width: int) -> Slots:
         table = self._tables.pop(number, None)
         if table is None:
-            if len(self._tables) >= self._most_tables:
-                del self._tables[next(iter(self._tables))]
-                self.generation = object()
+            self._make_room(width, 1)
             table = np.full(width, -1, np.intp)
         # The cells used last are the last ones.
         self._tables[number] = table
         return table
+
+    def _make_room(self, width: int, more: int) -> None:
+        """Forget the tables used longest ago, so that there may be some more, all of a length."""
+        most = max(MOST_CELLS, min(self._most_tables, MOST_ENTRIES // width))
+        while self._tables and len(self._tables) + more > most:
+            del self._tables[next(iter(self._tables))]
+            self.generation = object()
 
     def _admit(self, keys: _Keys, numbers: npt.NDArray[np.int64], places: Slots, missing: Slots, slots: Slots) -> bool:
         """Find or make the slots of missing places in the store, and enter them in `slots` and the tables.

@@ -33,12 +33,11 @@ MOST_MERGED = 1 << 21
 SKIPPED_CLOSES = 8
 """After closing by places was not possible or not worth it, it is tried again after so many closes."""
 
+_DENSE = 8
+"""Slices are counted, not sorted, if they are among up to so many for each group of rows."""
+
 _SPARSE = 4
 """Closing by places is not worth it if fewer than one key in so many is in an instance."""
-
-
-_NEAR = 4096
-"""Slices as near to each other are counted, which is faster than sorting their numbers."""
 
 
 class ClosedInstance(NamedTuple):
@@ -101,6 +100,8 @@ class SlicePlaces:
         # Since the slots of keys without rows were last looked for.
         self._expired = 0
         self._most_keys = 0
+        # Whether slices had identities of their own since, whose slots are not used again.
+        self._has_apart = False
 
     # rows
 
@@ -138,12 +139,17 @@ class SlicePlaces:
         earliest = int(numbers.min())
         for length in [length for length, running in self._running.items() if earliest < running.end]:
             del self._running[length]
-        if int(numbers.max()) - earliest <= _NEAR:
+        if int(numbers.max()) - earliest <= _DENSE * len(numbers):
             distinct = np.flatnonzero(np.bincount(numbers - earliest)) + earliest
         else:
             distinct = np.unique(numbers)
         for number in distinct.tolist():
             self._levels.setdefault(number, 1)
+
+    def added_apart(self) -> None:
+        """Note that slices have identities of their own."""
+        self._has_apart = True
+        self.forget()
 
     def forget(self) -> None:
         """Note that slots may not be in the tables, or that slices have been changed other than by rows."""
@@ -171,12 +177,13 @@ class SlicePlaces:
         owned = self._store.owner == self._session.task
         if self._store.storage.on_disk or (owned & ~shards).any():
             return False
-        if self._known.count * self._cells.places > MOST_MERGED or (
-            self._version != self._current() and not self._searched(bound, owned)
-        ):
+        if self._has_many() or (self._version != self._current() and not self._searched(bound, owned)):
             self._skip = SKIPPED_CLOSES
             return False
         return True
+
+    def _has_many(self) -> bool:
+        return self._known.count * self._cells.places > MOST_MERGED
 
     def _current(self) -> tuple[object, ...]:
         return self._store.layout, self._store.owner_version, self._known.generation
@@ -205,8 +212,12 @@ class SlicePlaces:
             places[missing[right]] = tried[right]
             levels[missing[right]] = level + 1
         if not levels.all():
+            self._has_apart = True
             return False
         ordinals = self._known.enter(found.slots, layout, places, hashes, checks)
+        if self._has_many():
+            # The tables may not have room for all.
+            return False
         self._slot_of = np.full(self._known.count, -1, np.intp)
         self._slot_of[ordinals] = found.slots
         self._keys = None
@@ -317,11 +328,14 @@ class SlicePlaces:
         self._most_keys = max(self._most_keys, keys)
         if self._expired < self._cells.places:
             return
-        if self._known.count > 2 * self._most_keys:
+        has_old_keys = self._known.count > 2 * self._most_keys
+        if has_old_keys or self._has_apart:
             self._session.tidy()
+        if has_old_keys:
             self._known.forget()
             self.forget()
         self._expired = self._most_keys = 0
+        self._has_apart = False
 
 
 class _MovedError(Exception):

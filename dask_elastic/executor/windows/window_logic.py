@@ -171,6 +171,8 @@ class WindowLogic:
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
     ) -> None:
         """Add rows to their slices, which are in their places unless these are occupied."""
+        # Nothing is written before all rows are added: one that raises must leave the state as it was.
+        writes: list[tuple[Located, list[Column]]] = []
         while len(hashes):
             of_slices = places.of(assigned.numbers)
             distinct, first = np.unique(of_slices, return_index=True)
@@ -180,7 +182,7 @@ class WindowLogic:
                 apart[first] = False
                 chosen = apart.take(assigned.cells)
                 if chosen.any():
-                    self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                    writes.append(self._added_apart(bound, *_part(rows, hashes, assigned, chosen), places))
                     rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
                     continue
             found = self._located(bound, rows, hashes, assigned, of_slices)
@@ -188,56 +190,74 @@ class WindowLogic:
             starts = places.starts(numbers)
             occupied = places.occupied(bound, found, starts)
             if not occupied.any():
-                self._added(bound, rows, assigned, found, starts)
+                current = self._session.gather(found.located)
+                writes.append((found.located, self._with_rows(bound, rows, assigned, found, current, starts)))
                 places.changed(numbers)
-                return
+                break
             if not places.move(np.unique(numbers[occupied])):
                 chosen = occupied.take(found.located.grouping.ordinals)
-                self._add_apart(bound, *_part(rows, hashes, assigned, chosen), places)
+                writes.append(self._added_apart(bound, *_part(rows, hashes, assigned, chosen), places))
                 rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+        for located, values in writes:
+            self._session.scatter(located, values)
 
-    def _add_apart(
+    def _added_apart(
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
-    ) -> None:
+    ) -> tuple[Located, list[Column]]:
+        """Return slices outside places, with rows, and their values; nothing is written."""
         found = self._located(bound, rows, hashes, assigned, assigned.numbers)
-        self._added(bound, rows, assigned, found)
-        places.forget()
+        places.added_apart()
+        current = self._session.gather(found.located)
+        return found.located, self._with_rows(bound, rows, assigned, found, current)
 
-    def _added(
-        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, starts: Numbers | None = None
-    ) -> list[pa.RecordBatch]:
+    def _added(self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows) -> list[pa.RecordBatch]:
         """Add rows to the cells that were found; returns the results that appear at once."""
         located = found.located
         outputs: list[pa.RecordBatch] = []
 
         def update(current: list[Column]) -> list[Column]:
-            after = bound.bundle.update(current[: bound.own], rows, located.grouping)
-            own = current[bound.own :]
-            known = own[1] != NO_END
-            if isinstance(self.cells, SessionCells):
-                own[:2] = _bounds(assigned.starts, located, known, own)
-            if not known.all():
-                if starts is not None:
-                    assert isinstance(self.cells, EventCells)
-                    own[:2] = starts, starts + self.cells.slice
-                elif isinstance(self.cells, EventCells):
-                    cells = assigned.of_groups(located)
-                    own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
-                if self.cells.merges:
-                    own[2:] = found.identities()
+            after = self._with_rows(bound, rows, assigned, found, current)
             if not self.windowing.revised:
-                return after + own
+                return after
             closed = assigned.closed.take(assigned.of_groups(located))
             if closed.any():
                 # The close of an instance has emitted revision 0, unless this is its first row of the key.
-                own[2] = np.where(closed, np.where(known, np.maximum(own[2], 0) + 1, 0), own[2])
+                known, place = current[bound.own + 1] != NO_END, bound.own + 2
+                after[place] = np.where(closed, np.where(known, np.maximum(after[place], 0) + 1, 0), after[place])
             if self._emits:
                 # A result that raises leaves the state as it was: its rows may be processed again without others.
-                outputs.extend(self._results_now(bound, rows, located, closed, after + own))
-            return after + own
+                outputs.extend(self._results_now(bound, rows, located, closed, after))
+            return after
 
         self._session.apply(located, update)
         return outputs
+
+    def _with_rows(
+        self,
+        bound: BoundWindows,
+        rows: Rows,
+        assigned: Assigned,
+        found: CellsOfRows,
+        current: list[Column],
+        starts: Numbers | None = None,
+    ) -> list[Column]:
+        """Return the values of cells with new rows, given those before."""
+        located = found.located
+        after = bound.bundle.update(current[: bound.own], rows, located.grouping)
+        own = current[bound.own :]
+        known = own[1] != NO_END
+        if isinstance(self.cells, SessionCells):
+            own[:2] = _bounds(assigned.starts, located, known, own)
+        if not known.all():
+            if starts is not None:
+                assert isinstance(self.cells, EventCells)
+                own[:2] = starts, starts + self.cells.slice
+            elif isinstance(self.cells, EventCells):
+                cells = assigned.of_groups(located)
+                own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
+            if self.cells.merges:
+                own[2:] = found.identities()
+        return after + own
 
     def _results_now(
         self,

@@ -103,9 +103,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
         ----------
         logic : mapping of str to Aggregate, or callable
             Aggregates by output column. Or a function `function(rows, instances)` of the rows of the windows that close
-            together, and their `Instances`. Or a function decorated with `per_key`, called as `function(key, rows,
-            window)` with the rows of one window of a key and its `Instance`; or with `per_row`, called as
-            `function(row, state)` for each of these rows, with an `InstanceState`.
+            together, and their `Instances`. Or a function decorated with `per_key`, called as
+            ``function(key, rows, window)`` with the rows of one window of a key and its `Instance`; or with `per_row`,
+            called as ``function(row, state)`` for each of these rows, with an `InstanceState`.
         name : str, optional
             The operator's name, by which the job's state is queried; by default the function's, or `compute-1`.
         allowed_lateness : str, float or timedelta, optional
