@@ -156,9 +156,11 @@ class PandasIndex:
     """
 
     def __init__(self) -> None:
-        from pandas._libs.hashtable import Int64HashTable
+        # Not `from pandas._libs.hashtable import`: another thread may import pandas at the same time. It would wait for
+        # this part while this part waits for pandas, and both imports would fail.
+        import pandas as pd
 
-        self._table: Any = Int64HashTable()
+        self._table: Any = pd._libs.hashtable.Int64HashTable()
 
     def lookup(self, hashes: Words) -> Slots:
         """Return each hash's slot, or -1 if it has none."""

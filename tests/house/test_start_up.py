@@ -61,6 +61,29 @@ assert run(topology).outputs["counted"].to_pydict() == {"k": [0], "n": [2]}
     assert imported(code) & HEAVY == set()
 
 
+def test_index_and_user_code_import_pandas_at_once():
+    code = """
+import sys, threading
+from dask_elastic.state.index import fastest
+
+class Importing:
+    # While this thread begins to import pandas, a worker's thread looks for the fastest index.
+    def find_spec(name, path=None, target=None):
+        if name == "pandas":
+            sys.meta_path.remove(Importing)
+            other.start()
+            other.join(1)  # It waits for this thread, or had better.
+
+found = []
+other = threading.Thread(target=lambda: found.append(fastest()))
+sys.meta_path.insert(0, Importing)
+import pandas
+other.join()
+assert [kind.__name__ for kind in found] == ["PandasIndex"], found
+"""
+    assert "pandas" in imported(code)
+
+
 def test_import_for_spark_loads_no_heavy_library():
     assert imported("import dask_elastic.spark.data_source", base="pyspark.sql.datasource") & HEAVY == set()
 

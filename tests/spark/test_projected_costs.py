@@ -57,7 +57,9 @@ def test_error_of_a_worker_reaches_the_caller_and_frees_what_spark_keeps(spark, 
     def broken(batches):
         raise RuntimeError("no block can be computed")
 
+    # Other tests of the session keep something, too.
+    kept = set(spark.sparkContext._jsc.getPersistentRDDs())
     monkeypatch.setattr(spark_chain, "_building", lambda *_: broken)
     with pytest.raises(PythonException, match="no block can be computed"):
         dask_elastic.spark.projected_costs(spark, *tasks, MATRIX, tau=TAU, discount=0.2)
-    assert spark.sparkContext._jsc.sc().getPersistentRDDs().size() == 0
+    assert set(spark.sparkContext._jsc.getPersistentRDDs()) <= kept

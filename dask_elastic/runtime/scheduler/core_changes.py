@@ -179,7 +179,9 @@ def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[
         If there is no such operator, or no such executor of it.
     """
     if operator not in record.spec.cores:
-        known = sorted(record.spec.cores)
+        known, first = sorted(record.spec.cores), record.spec.component_of(operator)
+        if first != operator:
+            raise UnknownOperator(f"{operator!r} of job {record.name!r} runs in the tasks of {first!r}: name this")
         raise UnknownOperator(f"job {record.name!r} has no stateful operator {operator!r}: choose from {known}")
     found = [record.nodes[node] for node in record.spec.homes[operator]]
     if executor is None:

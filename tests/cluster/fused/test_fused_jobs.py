@@ -54,6 +54,8 @@ def test_state_of_fused_computes_is_read_at_their_homes(client):
     assert job.state("areas").to_dask()["rows"].sum().compute() == ROWS
     with pytest.raises(UnknownOperator, match="no stateful operator 'area'"):
         job.state("area").to_arrow()
+    with pytest.raises(UnknownOperator, match="'areas' of job 'loans' runs in the tasks of 'first': name this"):
+        job.set_cores("areas", 2)
 
 
 def test_state_before_the_first_row_has_columns(client):
