@@ -12,6 +12,7 @@ PARTS = {
         "tutorial",
         "state",
         "windows",
+        "fusion",
         "joins",
         "spark",
         "preparation",
