@@ -12,7 +12,8 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Replay
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.task_queue import TaskQueue, Work
-from dask_elastic.executor.windows import known_cells, window_logic
+from dask_elastic.executor.windows import known_cells
+from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.window_logic import WindowLogic
@@ -150,12 +151,12 @@ def watermark_leaves_before_the_results(monkeypatch):
 
 
 def correction_repeats_the_revision_before(monkeypatch):
-    real = window_logic._Bound.batch
+    real = BoundWindows.batch
 
     def batch(self, keys, starts, ends, values, revision):
         return real(self, keys, starts, ends, values, np.minimum(revision, 0))
 
-    monkeypatch.setattr(window_logic._Bound, "batch", batch)
+    monkeypatch.setattr(BoundWindows, "batch", batch)
 
 
 def last_record_does_not_close(monkeypatch):
