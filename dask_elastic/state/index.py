@@ -278,7 +278,7 @@ class InterimIndex:
 
     Notes
     -----
-    Workers call `fastest` in a thread of its own when a job has started. Many keys or rows do not wait for that.
+    Workers call `fastest` before they load a job; clients and tests with few rows do without pandas.
 
     Examples
     --------

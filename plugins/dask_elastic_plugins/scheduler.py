@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -21,13 +19,6 @@ if TYPE_CHECKING:
     from dask_elastic.runtime.scheduler.coordinator import Coordinator
 
 logger = logging.getLogger("dask_elastic.scheduler")
-
-HOSTING = (
-    "dask_elastic.runtime.scheduler.coordinator",
-    "dask_elastic.dashboard.display",
-    "dask_elastic_plugins.cluster_view",
-)
-"""Modules of which the scheduler needs something to host dask_elastic."""
 
 HOLD_MILLISECONDS = 200
 """Interval of resetting the scheduler's idle time while jobs run: Dask counts a scheduler without tasks as idle."""
@@ -52,10 +43,6 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Start the coordinator, register its handlers with the scheduler, and open the display."""
         try:
-            # In a thread: the event loop goes on, and has the workers import at the same time.
-            await asyncio.to_thread(lambda: [import_module(module) for module in HOSTING])
-            if self.name in scheduler.plugins:
-                return  # Another client has installed it meanwhile.
             from dask_elastic.dashboard.display import Display
             from dask_elastic.runtime.scheduler.coordinator import Coordinator, hold
             from dask_elastic_plugins.cluster_view import cluster_view

@@ -172,7 +172,7 @@ class WindowLogic:
     ) -> None:
         """Add rows to their slices, which are in their places unless these are occupied."""
         # Nothing is written before all rows are added: one that raises must leave the state as it was.
-        writes: list[tuple[Located, list[Column]]] = []
+        writes: list[tuple[Located, list[Column | None]]] = []
         while len(hashes):
             of_slices = places.of(assigned.numbers)
             distinct, first = np.unique(of_slices, return_index=True)
@@ -190,25 +190,31 @@ class WindowLogic:
             starts = places.starts(numbers)
             occupied = places.occupied(bound, found, starts)
             if not occupied.any():
-                current = self._session.gather(found.located)
-                writes.append((found.located, self._with_rows(bound, rows, assigned, found, current, starts)))
+                writes.append((found.located, self._changes(bound, rows, assigned, found, starts)))
                 places.changed(numbers)
                 break
             if not places.move(np.unique(numbers[occupied])):
                 chosen = occupied.take(found.located.grouping.ordinals)
                 writes.append(self._added_apart(bound, *_part(rows, hashes, assigned, chosen), places))
                 rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
-        for located, values in writes:
-            self._session.scatter(located, values)
+        for located, changes in writes:
+            self._session.scatter(located, changes)
 
     def _added_apart(
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
-    ) -> tuple[Located, list[Column]]:
-        """Return slices outside places, with rows, and their values; nothing is written."""
+    ) -> tuple[Located, list[Column | None]]:
+        """Return slices outside places, with rows, and their changes; nothing is written."""
         found = self._located(bound, rows, hashes, assigned, assigned.numbers)
         places.added_apart()
+        return found.located, self._changes(bound, rows, assigned, found)
+
+    def _changes(
+        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, starts: Numbers | None = None
+    ) -> list[Column | None]:
+        """Return the values of slices with new rows, and None for fields that stay as they are."""
         current = self._session.gather(found.located)
-        return found.located, self._with_rows(bound, rows, assigned, found, current)
+        after = self._with_rows(bound, rows, assigned, found, list(current), starts)
+        return [None if new is before else new for before, new in zip(current, after, strict=True)]
 
     def _added(self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows) -> list[pa.RecordBatch]:
         """Add rows to the cells that were found; returns the results that appear at once."""

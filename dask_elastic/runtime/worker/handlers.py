@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import asdict
 from typing import Any
@@ -27,7 +26,6 @@ from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.stores import reading
-from dask_elastic.state.index import fastest
 from dask_elastic.vocab.errors import NodeLost, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -35,9 +33,6 @@ logger = logging.getLogger("dask_elastic.node")
 
 SEND_SECONDS = 1.0
 FLUSH_SECONDS = 60.0
-
-IMPORT_SECONDS = 1.0
-"""Seconds from the start of a job's sources until what larger state needs is imported."""
 
 
 class Handlers:
@@ -125,12 +120,6 @@ class Handlers:
     async def start_sources(self, call: part_calls.StartSources) -> None:
         """Start the sources."""
         await self.node.in_thread(self._part(call).start_sources)
-        self.node.spawn(self._import_index())
-
-    async def _import_index(self) -> None:
-        """Import the fastest kind of index, and pandas with it, when the job's first rows do not wait for it."""
-        await asyncio.sleep(IMPORT_SECONDS)
-        await self.node.in_thread(fastest)
 
     async def drain(self, call: part_calls.Drain) -> None:
         """Have the sources read no further."""
