@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_elastic.routing.hashing import hash_columns
-from dask_elastic.state.index import fastest
+from dask_elastic.state.index import make_index
 
 KEYS = 10_000
 DISTINCT_BATCHES = 12
@@ -183,7 +183,7 @@ class LeanWindows:
     """Count and sum per key and slice in plain NumPy, with the number of keys given and this project's hash index."""
 
     def __init__(self, slices: int, slice_us: int):
-        self._index = fastest()()
+        self._index = make_index()
         self._keys = np.zeros(KEYS, np.int64)
         self._slices = slices
         self._slice_us = slice_us

@@ -33,7 +33,7 @@ from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic.routing.hashing import hash_columns
-from dask_elastic.state.index import fastest
+from dask_elastic.state.index import make_index
 
 AGGREGATES = {
     "rows": de.aggregate.Count(),
@@ -46,7 +46,7 @@ class BareState:
     """Count, sum and sum of lengths per key, in plain NumPy."""
 
     def __init__(self, keys: int = 10_000):
-        self.index = fastest()()
+        self.index = make_index()
         self.sums = [np.zeros(keys * 2, dtype=t) for t in (np.int64, np.float64, np.int64)]
 
     def update(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
@@ -67,7 +67,7 @@ class BareWords:
     """Count per word, in plain NumPy."""
 
     def __init__(self, words: int = 10_000):
-        self.index = fastest()()
+        self.index = make_index()
         self.counts = np.zeros(words * 2, dtype=np.int64)
 
     def update(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:

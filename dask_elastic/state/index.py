@@ -117,7 +117,8 @@ class NumpyIndex:
         while 2 * count > 1 << bits:
             bits += 1
         if bits != self._bits:
-            hashes, slots = self.entries()
+            used = self._slots >= 0
+            hashes, slots = self._hashes[used], self._slots[used]
             self._allocate(bits)
             self._place(hashes, slots)
 
@@ -133,11 +134,6 @@ class NumpyIndex:
             lost[won] = False
             hashes, slots, buckets = hashes[lost], slots[lost], (buckets[lost] + 1) & (len(self._slots) - 1)
 
-    def entries(self) -> tuple[Words, Slots]:
-        """Return all hashes and their slots."""
-        used = self._slots >= 0
-        return self._hashes[used], self._slots[used]
-
     def __len__(self) -> int:
         return self._count
 
@@ -152,15 +148,13 @@ class PandasIndex:
 
     Notes
     -----
-    The table is not public API of pandas; `fastest` gives it only if it passes a check, once in a process.
+    The table is not public API of pandas; `make_index` uses it only if it passes a check, once in a process.
     """
 
     def __init__(self) -> None:
-        # Not `from pandas._libs.hashtable import`: another thread may import pandas at the same time. It would wait for
-        # this part while this part waits for pandas, and both imports would fail.
-        import pandas as pd
+        from pandas._libs.hashtable import Int64HashTable
 
-        self._table: Any = pd._libs.hashtable.Int64HashTable()
+        self._table: Any = Int64HashTable()
 
     def lookup(self, hashes: Words) -> Slots:
         """Return each hash's slot, or -1 if it has none."""
@@ -268,66 +262,17 @@ def _pandas_behaves() -> bool:
 
 
 @functools.cache
-def fastest() -> Callable[[], KeyIndex]:
-    """Return the fastest kind of index that works here; the first call imports pandas, which takes long."""
+def _fastest() -> Callable[[], KeyIndex]:
+    """Return the fastest kind of index that works here; imports pandas, so it is called for the first index only."""
     return PandasIndex if _pandas_behaves() else NumpyIndex
 
 
-class InterimIndex:
-    """A `KeyIndex` in NumPy, until pandas is imported or worth its import; then an index of the fastest kind.
-
-    Notes
-    -----
-    Workers call `fastest` before they load a job; clients and tests with few rows do without pandas.
-
-    Examples
-    --------
-    >>> index = InterimIndex()
-    >>> index.insert(np.array([7, 2**63 + 9], dtype=np.uint64), np.array([0, 1]))
-    >>> index.lookup(np.array([2**63 + 9, 8], dtype=np.uint64)).tolist()
-    [1, -1]
-    """
-
-    def __init__(self) -> None:
-        self._index: KeyIndex | None = None
-        self._first = NumpyIndex()
-
-    def lookup(self, hashes: Words) -> Slots:
-        """Return each hash's slot, or -1 if it has none."""
-        index = self._index
-        return self._of(len(hashes)).lookup(hashes) if index is None else index.lookup(hashes)
-
-    def insert(self, hashes: Words, slots: Slots) -> None:
-        """Add hashes, which must be distinct and not in the index yet."""
-        self._of(len(self) + len(hashes)).insert(hashes, slots)
-
-    def _of(self, count: int) -> KeyIndex:
-        if self._index is None and (is_imported() or count >= MANY_ROWS):
-            index = fastest()()
-            index.insert(*self._first.entries())
-            self._index, self._first = index, NumpyIndex()
-        return self._first if self._index is None else self._index
-
-    def __len__(self) -> int:
-        return len(self._first) if self._index is None else len(self._index)
-
-    @property
-    def nbytes(self) -> int:
-        """The approximate memory, in bytes."""
-        return self._first.nbytes if self._index is None else self._index.nbytes
-
-
-def is_imported() -> bool:
-    """Return whether the fastest kind of index is known, for which pandas has been imported."""
-    return fastest.cache_info().currsize > 0
-
-
 def make_index() -> KeyIndex:
-    """Return an empty index, of the fastest kind that works with the installed pandas if that is known already.
+    """Return an empty index of the fastest kind that works with the installed pandas.
 
     Examples
     --------
     >>> len(make_index())
     0
     """
-    return fastest()() if is_imported() else InterimIndex()
+    return _fastest()()

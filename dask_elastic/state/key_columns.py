@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots
-from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import SchemaMismatch
 
 _CHUNKS = 128
@@ -66,7 +65,7 @@ class KeyColumns:
             self._chunks = [pa.concat_batches(self._chunks)]
         if not self._chunks:
             return pa.RecordBatch.from_pylist([], schema=self.schema)
-        return self._chunks[0].take(array_of(slots))
+        return self._chunks[0].take(pa.array(slots))
 
     @property
     def nbytes(self) -> int:

@@ -17,7 +17,6 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.results import result_keys
-from dask_elastic.vocab.arrow_arrays import no_rows
 
 
 def state_table(
@@ -111,7 +110,7 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
         layout = layout_of(operator)
         results = layout.results([field.initially(0) for field in layout.fields])
         types |= {name: column.type for name, column in results.items()}
-    return pa.Table.from_batches([no_rows(pa.schema(types))])
+    return pa.schema(types).empty_table()
 
 
 def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]) -> dict[str, pa.Array]:

@@ -42,48 +42,6 @@ def test_import_loads_no_heavy_library(modules):
     assert imported(f"import {modules}") & HEAVY == set()
 
 
-def test_submit_and_first_rows_load_no_heavy_library():
-    code = """
-import pyarrow as pa
-import dask_elastic as de
-from dask_elastic.runtime.client import submit
-from dask_elastic.testing.run import run
-
-numbers = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])
-rows = pa.Table.from_batches([pa.RecordBatch.from_arrays([numbers], ["k"])])
-topology = de.Topology("first")
-keyed = topology.source("rows", de.sources.Arrow(rows)).key_by("k")
-counted = keyed.compute({"n": de.aggregate.Count()}, name="counted")
-counted.sink(de.sinks.Call(print), name="out")
-submit.described(topology, submit.build_components(topology), "first", submit.job_options({}), {})
-assert run(topology).outputs["counted"].to_pydict() == {"k": [0], "n": [2]}
-"""
-    assert imported(code) & HEAVY == set()
-
-
-def test_index_and_user_code_import_pandas_at_once():
-    code = """
-import sys, threading
-from dask_elastic.state.index import fastest
-
-class Importing:
-    # While this thread begins to import pandas, a worker's thread looks for the fastest index.
-    def find_spec(name, path=None, target=None):
-        if name == "pandas":
-            sys.meta_path.remove(Importing)
-            other.start()
-            other.join(1)  # It waits for this thread, or had better.
-
-found = []
-other = threading.Thread(target=lambda: found.append(fastest()))
-sys.meta_path.insert(0, Importing)
-import pandas
-other.join()
-assert [kind.__name__ for kind in found] == ["PandasIndex"], found
-"""
-    assert "pandas" in imported(code)
-
-
 def test_import_for_spark_loads_no_heavy_library():
     assert imported("import dask_elastic.spark.data_source", base="pyspark.sql.datasource") & HEAVY == set()
 

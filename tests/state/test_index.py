@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.state import index as index_module
-from dask_elastic.state.index import (
-    MANY_ROWS,
-    DirectIndex,
-    InterimIndex,
-    KeyIndex,
-    NumpyIndex,
-    PandasIndex,
-    fastest,
-    make_index,
-)
+from dask_elastic.state.index import DirectIndex, KeyIndex, NumpyIndex, PandasIndex, make_index
 from dask_elastic.state.key_table import KeyTable, derived, distinct_keys
 
 
@@ -27,11 +18,7 @@ def direct_index() -> KeyIndex:
     return DirectIndex(NumpyIndex())
 
 
-def interim_index() -> KeyIndex:
-    return InterimIndex()
-
-
-both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex, direct_index, interim_index])
+both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex, direct_index])
 words = st.integers(0, 2**64 - 1) | st.integers(0, 8) | st.integers(2**64 - 8, 2**64 - 1)
 
 
@@ -104,49 +91,11 @@ def test_index_grows_and_accepts_read_only_arrays(make: Callable[[], KeyIndex]) 
     assert (index.lookup(hashes + np.uint64(1)) == -1).all()
 
 
-@pytest.fixture
-def nothing_imported() -> Iterator[None]:
-    """The state of a process that has not imported pandas for an index yet."""
-    fastest.cache_clear()
-    yield
-    fastest.cache_clear()
-
-
-@pytest.mark.usefixtures("nothing_imported")
-def test_fastest_without_pandas_table_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fastest() is PandasIndex
+def test_make_index_without_pandas_table_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_index(), PandasIndex)
-    fastest.cache_clear()
     monkeypatch.setattr(index_module, "_pandas_behaves", lambda: False)
-    assert fastest() is NumpyIndex
+    monkeypatch.setattr(index_module, "_fastest", index_module._fastest.__wrapped__)
     assert isinstance(make_index(), NumpyIndex)
-
-
-@pytest.mark.usefixtures("nothing_imported")
-def test_interim_index_moves_its_entries_when_pandas_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = make_index()
-    index.insert(array([3, 1]), np.array([0, 1]))
-    assert index.lookup(array([1, 2, 3])).tolist() == [1, -1, 0]
-    assert fastest.cache_info().currsize == 0, "a few keys do not import pandas"
-    fastest()
-    monkeypatch.setattr(NumpyIndex, "lookup", None)
-    assert index.lookup(array([1, 2, 3])).tolist() == [1, -1, 0]
-    index.insert(array([2]), np.array([2]))
-    assert index.lookup(array([1, 2, 3])).tolist() == [1, 2, 0]
-    assert len(index) == 3
-
-
-@pytest.mark.usefixtures("nothing_imported")
-@pytest.mark.parametrize("many", ["keys", "rows"])
-def test_interim_index_imports_pandas_for_many_keys_or_rows(many: str) -> None:
-    index = make_index()
-    index.insert(array([7]), np.array([0]))
-    hashes = np.arange(10, 10 + MANY_ROWS, dtype=np.uint64)
-    if many == "keys":
-        index.insert(hashes, np.arange(1, 1 + MANY_ROWS))
-    assert (index.lookup(hashes) >= 0).all() == (many == "keys")
-    assert index.lookup(array([7])).tolist() == [0]
-    assert fastest.cache_info().currsize == 1
 
 
 def test_pandas_check_with_changed_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,6 @@ from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.stores.state_stores import state_files
 from dask_elastic.runtime.worker.task_ends import TaskEnds
 from dask_elastic.runtime.worker.turns import TURNS
-from dask_elastic.state.index import fastest
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab.errors import SubmitError, UnknownJob
 
@@ -205,8 +204,6 @@ class NodeRuntime:
         await self._connect_all(address for _, address in spec.members)
 
         def build() -> JobPart:
-            # It imports pandas, as user code may: two threads that begin with different parts of pandas both fail.
-            fastest()
             return JobPart(self, spec, self._loaded(spec.job, components))
 
         async with self._generations.lock(spec.job):
