@@ -22,7 +22,6 @@ from distributed.comm.tcp import TCP
 
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.transport.deferred import DEFERRED
-from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.packet import PREFIX, Packet
 from dask_elastic.vocab.errors import ProtocolError
 
@@ -119,20 +118,21 @@ class SocketLane:
         self._socket = take_socket(comm)
         self._next_packet = next_packet
         self._on_broken = on_broken
-        self._rest: list[Any] = []
-        self._bell = Doorbell()
+        # What the writer is to send first, for each time that work is left to it; None at the end.
+        self._left: SimpleQueue[list[Any] | None] = SimpleQueue()
         self._closed = False
         threading.Thread(target=self._run, name="elastic-writer", daemon=True).start()
 
     def transmit(self) -> None:
         """Write what is queued; called by any thread, but never by two at a time."""
         try:
-            self._rest = self._send_at_once()
+            left = self._send_at_once()
         except OSError as error:
             self._broken(error)
             return
-        if self._rest:
-            self._bell.ring()
+        # Without a rest another thread may transmit by now.
+        if left:
+            self._left.put(left)
 
     def _send_at_once(self) -> list[Any]:
         """Send without waiting; returns the rest of a packet that the socket did not take whole."""
@@ -150,11 +150,8 @@ class SocketLane:
 
     def _run(self) -> None:
         try:
-            while True:
-                self._bell.wait()
-                if self._closed:
-                    return
-                self._send_waiting(self._rest)
+            while (left := self._left.get()) is not None and not self._closed:
+                self._send_waiting(left)
                 while (packet := self._next_packet()) is not None:
                     self._send_waiting(packet.to_frames())
         except OSError as error:
@@ -174,7 +171,7 @@ class SocketLane:
         """Close the lane; packets that have not been written are dropped."""
         self._closed = True
         _shut(self._socket)
-        self._bell.ring()
+        self._left.put(None)
         self._comm.abort()
 
 
