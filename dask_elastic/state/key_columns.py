@@ -59,12 +59,14 @@ class KeyColumns:
             rows += self._chunks[first].num_rows
         self._chunks[first:] = [pa.concat_batches(self._chunks[first:])]
 
-    def take(self, slots: Slots) -> pa.RecordBatch:
-        """Return the keys of slots."""
+    def take(self, slots: Slots | slice) -> pa.RecordBatch:
+        """Return the keys of slots; those of a slice are not copied, since keys never change."""
         if len(self._chunks) > 1:
             self._chunks = [pa.concat_batches(self._chunks)]
         if not self._chunks:
             return pa.RecordBatch.from_pylist([], schema=self.schema)
+        if isinstance(slots, slice):
+            return self._chunks[0].slice(slots.start, slots.stop - slots.start)
         return self._chunks[0].take(pa.array(slots))
 
     @property

@@ -234,3 +234,12 @@ def _size(value: object) -> int:
         return len(cloudpickle.dumps(value))
     except Exception:  # pickling user objects may raise anything; a size estimate must not stop the job
         return sys.getsizeof(value)
+
+
+def copied(column: Any, slots: Slots | slice) -> Column:
+    """Return a copy of some slots of a column."""
+    if not isinstance(slots, slice):
+        return column.take(slots)
+    if isinstance(column, RaggedColumn):
+        return column.take(np.arange(slots.start, slots.stop))
+    return column[slots].copy()

@@ -15,7 +15,7 @@ from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.key_columns import plain
 from dask_elastic.state.key_table import distinct_keys
 from dask_elastic.state.session import Session
-from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts
+from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts, copied
 from dask_elastic.state.stored_keys import StoredKeys
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import StateDiskError
@@ -247,11 +247,11 @@ class KeyedStore(StoredKeys):
         lock: AbstractContextManager[object] = self._lock  # type: ignore[assignment]
         return lock
 
-    def rows_of(self, slots: Slots, deleted: npt.NDArray[np.bool_]) -> StateRows:
+    def rows_of(self, slots: Slots | slice, deleted: npt.NDArray[np.bool_]) -> StateRows:
         """Return a copy of the state of slots, which no other thread changes; the caller holds the lock."""
         arrays = self.slots
-        identity = arrays.hashes.take(slots), arrays.checks.take(slots), arrays.shards.take(slots)
-        values = [column.take(slots) for column in arrays.values]
+        identity = copied(arrays.hashes, slots), copied(arrays.checks, slots), copied(arrays.shards, slots)
+        values = [copied(column, slots) for column in arrays.values]
         return StateRows(*identity, self._require_declared().take(slots), arrays.fields, values, deleted)
 
     def keys_of(self, slots: Slots) -> pa.RecordBatch:

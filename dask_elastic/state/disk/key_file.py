@@ -65,8 +65,10 @@ class KeyFile(KeyColumns):
     def _tail(self) -> pa.RecordBatch:
         return super().take(np.arange(self._tail_rows))
 
-    def take(self, slots: Slots) -> pa.RecordBatch:
+    def take(self, slots: Slots | slice) -> pa.RecordBatch:
         """Return the keys of slots."""
+        if isinstance(slots, slice):
+            slots = np.arange(slots.start, slots.stop)
         part_of = np.searchsorted(self._firsts, slots, side="right") - 1
         order = np.argsort(part_of, kind="stable")
         bounds = np.flatnonzero(np.diff(part_of[order], prepend=-1))
