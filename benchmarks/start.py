@@ -2,7 +2,8 @@
 
 Prints one JSON line per setting, with medians: the CPU seconds that an import takes in a fresh interpreter beyond
 `import distributed`, and the seconds from the call of `submit` until the first row has reached a sink, for the first
-job of a new cluster ("cold") and for later ones ("warm"). A row is sent as soon as `submit` returns.
+job of a new cluster ("cold"), of one whose processes were started with the preload of this package ("preloaded"), and
+for later ones ("warm"). A row is sent as soon as `submit` returns.
 
     python benchmarks/start.py [--runs 5] [--workers 2] [--threads 2]
 """
@@ -19,12 +20,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import dask
 import pyarrow as pa
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
 
 IMPORTS = ("dask_elastic", "dask_elastic_plugins.worker", "dask_elastic.runtime.worker.node", "dask_elastic.spark")
+PRELOAD = {f"distributed.{process}.preload": ["dask_elastic_plugins.install"] for process in ("scheduler", "worker")}
 BASE = {"dask_elastic.spark": "distributed, pyspark.sql"}
 TIMED = "import time, {base}; began = time.process_time(); import {module}; print(time.process_time() - began)"
 
@@ -85,30 +88,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--once", action="store_true", help="only one cluster, in this process")
+    parser.add_argument("--once", choices=("cold", "preloaded"), help="only one cluster, in this process")
     arguments = parser.parse_args()
     if arguments.once:
-        print(json.dumps(one_cluster(arguments.workers, arguments.threads)))
+        with dask.config.set(PRELOAD if arguments.once == "preloaded" else {}):
+            print(json.dumps(one_cluster(arguments.workers, arguments.threads)))
         return
     for module in IMPORTS:
         seconds = statistics.median(import_seconds(module) for _ in range(arguments.runs))
         print(json.dumps({"benchmark": "start", "import": module, "cpu_seconds": round(seconds, 3)}), flush=True)
     # Each cluster in a process of its own, where nothing is imported yet.
-    again = [
-        sys.executable,
-        __file__,
-        "--once",
-        "--workers",
-        str(arguments.workers),
-        "--threads",
-        str(arguments.threads),
-    ]
-    runs = [
-        json.loads(subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        for _ in range(arguments.runs)
-    ]
-    report("cold", (run[0] for run in runs))
-    report("warm", (one for run in runs for one in run[1:]))
+    size = ["--workers", str(arguments.workers), "--threads", str(arguments.threads)]
+    runs: dict[str, list[list[tuple[float, float]]]] = {"cold": [], "preloaded": []}
+    for _ in range(arguments.runs):
+        for setting, taken in runs.items():
+            again = [sys.executable, __file__, "--once", setting, *size]
+            taken.append(json.loads(subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True).stdout))
+    for setting, taken in runs.items():
+        report(setting, (run[0] for run in taken))
+    report("warm", (one for taken in runs.values() for run in taken for one in run[1:]))
 
 
 if __name__ == "__main__":

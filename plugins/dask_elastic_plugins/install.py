@@ -157,3 +157,11 @@ async def dask_setup(server: Scheduler | Worker) -> None:
         await server.register_worker_plugin(None, dumps(plugin), plugin.name, idempotent=True)
     elif isinstance(server, Worker):
         await server.plugin_add(_plugin("worker-plugin"))
+        _import_for_jobs()
+
+
+def _import_for_jobs() -> None:
+    """Import what a job's part needs, so that the first job does not have to wait for it."""
+    importlib.import_module("dask_elastic.connectors")
+    # The first index imports pandas.
+    importlib.import_module("dask_elastic.state.index").make_index()

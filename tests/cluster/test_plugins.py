@@ -95,6 +95,7 @@ def test_preloaded_plugins_serve_several_clients_and_are_removed(command_line, w
         client.wait_for_workers(1, timeout=100)
         assert de.jobs(client) == []
         assert any(client.run(elastic_handlers).values())
+        assert all(client.run(lambda: "pandas" in sys.modules).values()), "the first job waits for no import"
         job = held(client)
         job.send(NUMBERS)
         assert_runs(other)
