@@ -52,6 +52,10 @@ class Ticks:
         """Whether ticks are at the same times for all sources; see `next_tick`."""
         return self.interval > TICK_SECONDS
 
+    def is_due(self, now: float) -> bool:
+        """Return whether `note` would take the load: reading it takes as long as a dozen calls."""
+        return now - self._measured[0] >= LOAD_SECONDS
+
     def note(self, now: float, busy: float) -> None:
         """Take the load of the process; after `LOAD_SECONDS` the ticks get longer or shorter by a step.
 
@@ -62,9 +66,9 @@ class Ticks:
         busy : float
             The processor time that the process has used so far, in seconds.
         """
-        then, before = self._measured
-        if now - then < LOAD_SECONDS:
+        if not self.is_due(now):
             return
+        then, before = self._measured
         self._measured = now, busy
         step = _STEP if busy - before > LIGHT_LOAD * (now - then) else 1 / _STEP
         self.interval = min(max(self.interval * step, TICK_SECONDS), LONGEST_TICK)

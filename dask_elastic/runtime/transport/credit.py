@@ -40,7 +40,10 @@ class CreditGate:
         self._window = FlowWindow(limit, queue_time)
         self._waits = waits or CreditWaits()
         self._aborted = False
-        self._changed = threading.Condition(threading.Lock())
+        # Taken for every batch: without the condition's methods, which are Python code.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
 
     @property
     def full(self) -> bool:
@@ -60,12 +63,14 @@ class CreditGate:
         Aborted
             If the job ends in the meantime.
         """
-        with self._changed:
+        with self._lock:
             if self.full and not self._aborted:
                 with self._waits.one():
                     while self.full and not self._aborted:
                         self._window.held_back()
+                        self._waiting += 1
                         self._changed.wait()
+                        self._waiting -= 1
             if self._aborted:
                 raise Aborted
             self.used += nbytes
@@ -79,7 +84,7 @@ class CreditGate:
         Aborted
             If the job has ended.
         """
-        with self._changed:
+        with self._lock:
             if self._aborted:
                 raise Aborted
             if self.full:
@@ -91,14 +96,15 @@ class CreditGate:
 
     def release(self, nbytes: int, wanted_more: bool = False) -> None:
         """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once."""
-        with self._changed:
+        with self._lock:
             self.used -= nbytes
             self.batches -= 1
             self._window.released(nbytes, time.monotonic(), wanted_more)
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
     def abort(self) -> None:
         """Let no sender pass any more; those that wait raise `Aborted`."""
-        with self._changed:
+        with self._lock:
             self._aborted = True
             self._changed.notify_all()

@@ -360,7 +360,8 @@ class SourceThread:
                     yield part, due if given is None else given
                 finally:
                     self._run_left()
-                TICKS.note(time.monotonic(), time.process_time())
+                if TICKS.is_due(now := time.monotonic()):
+                    TICKS.note(now, time.process_time())
 
     def _wait_for_tick(self, seconds: float) -> bool:
         """Wait until rows are due; returns whether the source ends."""

@@ -39,22 +39,23 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread = threading.local()
+        self._thread = _OfThread()
         self._number = 0
 
     @property
     def may_wait(self) -> bool:
         """Whether this thread may wait; see `without_waiting`."""
-        return getattr(self._thread, "may_wait", True)
+        return self._thread.may_wait
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
         """Let this thread do brief work without a turn if another one has it: it also reads credit and heartbeats."""
-        before, self._thread.may_wait = self.may_wait, False
+        thread = self._thread
+        before, thread.may_wait = thread.may_wait, False
         try:
             yield
         finally:
-            self._thread.may_wait = before
+            thread.may_wait = before
 
     def run(self, work: BriefWork, rows: int, act: Callable[[], T]) -> tuple[T, float]:
         """Process a batch; if it is expected to be brief, in turn with the brief batches of other threads.
@@ -75,19 +76,19 @@ class Turns:
         float
             The seconds that it took, without the wait for the turn.
         """
-        clock = time.perf_counter
-        if getattr(self._thread, "is_at_work", False) or not work.expects(rows):
+        clock, thread = time.perf_counter, self._thread
+        if thread.is_at_work or not work.expects(rows):
             began = clock()
             result = act()
             return result, clock() - began
-        has_turn = self._wait() if self.may_wait else self._lock.acquire(blocking=False)
-        self._thread.is_at_work = True
+        has_turn = self._wait() if thread.may_wait else self._lock.acquire(blocking=False)
+        thread.is_at_work = True
         began_cpu = time.thread_time() if has_turn and work.measures() else None
         began = clock()
         try:
             result = act()
         finally:
-            self._thread.is_at_work = False
+            thread.is_at_work = False
             if has_turn:
                 self._lock.release()
         busy = clock() - began
@@ -107,6 +108,13 @@ class Turns:
             number = self._number
         self._number += 1
         return True
+
+
+class _OfThread(threading.local):
+    """What one thread may and does."""
+
+    may_wait = True
+    is_at_work = False
 
 
 TURNS = Turns()

@@ -8,7 +8,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, TypeVar
@@ -54,8 +54,7 @@ class UserCalls:
         self._clock = clock
         self._running: dict[int, _Call] = {}
 
-    @contextmanager
-    def running(self, operator: str, activity: str) -> Iterator[None]:
+    def running(self, operator: str, activity: str) -> AbstractContextManager[None]:
         """Note that this thread runs code of an operator; a call within the call has a start of its own.
 
         Parameters
@@ -65,11 +64,7 @@ class UserCalls:
         activity : str
             What its code does: "read", "process" or "write".
         """
-        thread, before = threading.get_ident(), self.enter(operator, activity)
-        try:
-            yield
-        finally:
-            self.leave(thread, before)
+        return _Running(self, operator, activity)
 
     def enter(self, operator: str, activity: str) -> _Call | None:
         """Note that this thread begins a call, and return the call in which it already is."""
@@ -134,6 +129,24 @@ class UserCalls:
             for thread, call in stalled.items()
         ]
         return tuple(sorted(found, key=lambda call: (call.since, call.thread)))
+
+
+class _Running:
+    """The ``with`` block of one call; a class, since generators take several times as long."""
+
+    __slots__ = ("_activity", "_before", "_calls", "_operator", "_thread")
+
+    def __init__(self, calls: UserCalls, operator: str, activity: str):
+        self._calls = calls
+        self._operator = operator
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self._before = self._calls.enter(self._operator, self._activity)
+
+    def __exit__(self, *error: object) -> None:
+        self._calls.leave(self._thread, self._before)
 
 
 class WatchedErrorPolicy(ErrorPolicy):

@@ -35,12 +35,14 @@ class ReadAhead:
         self._poked = False
         self._until = until
         self._waits_until = math.inf
-        self._changed = threading.Condition(threading.Lock())
+        # Taken for every batch: without the condition's methods, which are Python code.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     def put(self, rows: pa.RecordBatch, due: float) -> bool:
         """Append a batch, waiting for room; returns whether the queue is still open."""
         nbytes = rows.nbytes
-        with self._changed:
+        with self._lock:
             while self._bytes >= WAITING_BYTES and not self._closed:
                 self._changed.wait()
             self._waiting.append((rows, due, nbytes))
@@ -65,7 +67,7 @@ class ReadAhead:
         bool
             Whether the queue is still open.
         """
-        with self._changed:
+        with self._lock:
             empty = not (self._sending or self._waiting or self._closed or self._poked)
             self._sending |= empty
         if not empty:
@@ -73,7 +75,7 @@ class ReadAhead:
         try:
             send(rows, due)
         finally:
-            with self._changed:
+            with self._lock:
                 self._sending = False
                 if self._closed or self._poked or self._until() < self._waits_until:
                     self._changed.notify()
@@ -81,13 +83,13 @@ class ReadAhead:
 
     def poke(self) -> None:
         """Have `take` return soon, with None in place of a batch if none waits."""
-        with self._changed:
+        with self._lock:
             self._poked = True
             self._changed.notify()
 
     def close(self) -> None:
         """Close the queue: `take` returns the waiting batches and then None, `put` returns False."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
@@ -102,7 +104,7 @@ class ReadAhead:
         most : int
             Batches are joined up to so many rows.
         """
-        with self._changed:
+        with self._lock:
             if self._taken:
                 self._taken = self._sending = False
             while self._sending or not (self._waiting or self._closed):
