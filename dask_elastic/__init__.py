@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dask_elastic.checkpoint.read_state import read_state, scan_state
     from dask_elastic.connectors import sinks, sources
     from dask_elastic.control.replay import replay
+    from dask_elastic.runtime.client.elastic_adaptive import ElasticAdaptive
     from dask_elastic.runtime.client.job import Job, job, jobs
     from dask_elastic.runtime.client.read_queue import read_queue
     from dask_elastic.runtime.client.recordings import load_snapshots, save_snapshots
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 load_defaults()
 
 __all__ = [
+    "ElasticAdaptive",
     "ElasticError",
     "EpochRows",
     "Job",
@@ -67,6 +69,7 @@ __all__ = [
 ]
 
 _DEFINED_IN = {
+    "ElasticAdaptive": "runtime.client.elastic_adaptive",
     "ElasticError": "vocab.errors",
     "EpochRows": "runtime.transport.epoch_rows",
     "Job": "runtime.client.job",

@@ -62,7 +62,7 @@ class InitialPlacement:
     oversubscribed: bool
 
 
-def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int]) -> InitialPlacement:
+def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int], nodes: int = 0) -> InitialPlacement:
     """Place a job on nodes.
 
     Parameters
@@ -71,6 +71,8 @@ def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int]) -> In
         The components of the job.
     free_slots : sequence of int
         The free slots of each node.
+    nodes : int
+        How many nodes there may be later, if that is known; the default number of executors is chosen for these.
 
     Returns
     -------
@@ -95,9 +97,10 @@ def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int]) -> In
     homes: dict[str, tuple[int, ...]] = {}
     places: dict[tuple[str, int], dict[int, int]] = {}
     load = [0] * len(free)
+    later = [*free_slots, *[max(free_slots)] * (nodes - len(free_slots))]
     for request in stateful:
         chosen = []
-        for index in range(request.instances or _default_executors(len(stateful), free_slots)):
+        for index in range(request.instances or _default_executors(len(stateful), later)):
             node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
             free[node] -= 1
             load[node] += 1

@@ -49,6 +49,7 @@ class FakeScheduler:
         self.answers = {}
         self.held = {}
         self.events = []
+        self.task_metadata = {}
         for address, threads in nthreads.items():
             self.add(address, threads)
 

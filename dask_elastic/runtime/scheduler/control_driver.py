@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from dask_elastic.control.cluster.slots_needed import slots_needed
 from dask_elastic.control.decision_log import DecisionLog
 from dask_elastic.control.history import History
 from dask_elastic.control.keys import job_key
@@ -95,6 +96,8 @@ class ControlDriver:
         The newest snapshots.
     error : str or None
         The error of the last period.
+    slots_needed : float
+        Thread slots that all jobs need, as of the last period.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class ControlDriver:
         self.history = History()
         self.log = DecisionLog(KEPT_DECISIONS)
         self.error: str | None = None
+        self.slots_needed = 0.0
         self.snapshot_builder = SnapshotBuilder(membership, STALE_PERIODS * self.options.period)
         self.snapshot_log = SnapshotLog()
         self._pause = ShortTurns()
@@ -210,6 +214,7 @@ class ControlDriver:
         self.history.add(snapshot, plan)
         self.snapshot_log.add(snapshot)
         self._outlook = plan.outlook
+        self.slots_needed = slots_needed(snapshot, plan)
         addresses = [node.address for node in snapshot.nodes]
         for decision in plan.decisions:
             self._addresses.append((decision.number, addresses))

@@ -17,6 +17,7 @@ from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
+from dask_elastic.runtime.scheduler.cluster.cluster_needs import ClusterNeeds
 from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
@@ -96,6 +97,7 @@ class Coordinator:
         self.savepoints = Savepoints(self.jobs, self.calls, self.checkpoints, self._stop, self.epochs.settled)
         self.queues = OutputQueues(scheduler, self.jobs, self.calls)
         self.pushed = PushedSources(self.workers, worker.max_frame, self.jobs, self.calls, self.epochs)
+        self.cluster = ClusterNeeds(self.workers, self.jobs, self.controller)
         self._starting: set[str] = set()
 
     def _configured(self, read: Callable[[], T], default: Callable[[], T]) -> T:
@@ -122,7 +124,7 @@ class Coordinator:
         ]
         parts = (
             self.health, self.membership, self.controller, self.queries, self.pushed, self.epochs, self.queues,
-            self.checkpoints, self.savepoints,
+            self.checkpoints, self.savepoints, self.cluster,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 
@@ -216,6 +218,8 @@ class Coordinator:
 
     def used_workers(self) -> set[str]:
         """Return the addresses of the workers that running jobs need, or on which they have cores."""
+        if self.cluster.counts_tasks:
+            return set()
         used = {a for record in self.running for node, a in record.spec.members if record.holds(node)}
         return used | self.needed_workers()
 

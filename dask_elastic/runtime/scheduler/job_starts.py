@@ -276,7 +276,8 @@ class JobStarts:
                 )
         free = [slots[address] - held.get(address, 0) for address in nodes]
         try:
-            return place(demands(call.options.paradigm, call.summaries, call.cores, free, instances), free)
+            requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
+            return place(requests, free, self.workers.growth.workers)
         except PlanningError as error:
             raise SubmitError(str(error)) from error
 

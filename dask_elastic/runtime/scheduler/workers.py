@@ -6,12 +6,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from dask_elastic.runtime.scheduler.cluster.growth import Growth
+
 if TYPE_CHECKING:
     from distributed import Scheduler
 
 START_SECONDS = 10.0
 START_POLL = 0.01
 """Seconds of waiting for a worker that has registered to run, and between two checks: Dask has no event for it."""
+
+FIRST_SECONDS = 600.0
+FIRST_POLL = 0.1
+"""Seconds of waiting for the first worker of a cluster that grows with its jobs, and between two checks."""
 
 HOSTING = frozenset({"running", "paused"})
 """Statuses in which a worker keeps its cores; Dask pauses a worker that is short of memory."""
@@ -29,11 +35,14 @@ class Workers:
     ----------
     retiring : set of str
         Addresses of workers that get no more work; see `dask_elastic.retire`.
+    growth : Growth
+        Whether the cluster grows with its jobs.
     """
 
     def __init__(self, scheduler: Scheduler):
         self.scheduler = scheduler
         self.retiring: set[str] = set()
+        self.growth = Growth()
 
     def __contains__(self, address: object) -> bool:
         return address in self.scheduler.workers
@@ -53,6 +62,17 @@ class Workers:
         deadline = time.monotonic() + START_SECONDS
         while any(w.status.name == "init" for w in self.scheduler.workers.values()) and time.monotonic() < deadline:
             await asyncio.sleep(START_POLL)
+        return self.usable() or await self._first()
+
+    async def _first(self) -> list[str]:
+        """Return the usable workers once there are some, if the cluster starts them for a job that waits."""
+        self.growth.waiting += 1
+        try:
+            deadline = time.monotonic() + FIRST_SECONDS
+            while not self.usable() and self.growth.expected and time.monotonic() < deadline:
+                await asyncio.sleep(FIRST_POLL)
+        finally:
+            self.growth.waiting -= 1
         return self.usable()
 
     def memory(self, address: str) -> int | None:

@@ -1,0 +1,1 @@
+"""How many workers the running jobs need."""

@@ -1,0 +1,199 @@
+"""A Dask cluster that grows and shrinks with the jobs that run on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from distributed.deploy.adaptive import Adaptive
+
+from dask_elastic.control.cluster.cluster_size import ClusterSize
+from dask_elastic.runtime.protocol.calls import HOSTED, A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.cluster_calls import GROWS, ClusterNeed, Keep, NeedOfCluster
+from dask_elastic.runtime.protocol.job_calls import Retire
+from dask_elastic.topology.duration import parse_duration
+from dask_elastic.vocab.errors import ElasticError, PlanningError
+
+logger = logging.getLogger("dask_elastic.adaptive")
+
+NOTHING = ClusterNeed(0.0, 0, 0, 0, ())
+
+FAILED_SECONDS = 60.0
+"""Seconds for which a worker that could not be emptied is not asked to leave again."""
+
+
+class ElasticAdaptive(Adaptive):  # type: ignore[misc]
+    """Starts workers when jobs need them, and empties and closes them when jobs do not.
+
+    Parameters
+    ----------
+    cluster : distributed.deploy.Cluster
+        Any cluster of Dask.
+    cooldown : float or str
+        Seconds, or a duration such as ``"30s"``, for which fewer workers must have been enough before one leaves.
+    drain : float or str
+        Seconds, or a duration, within which executors must have left a worker; otherwise it stays.
+    slots : int, optional
+        Thread slots of a worker that is not there yet; those of the present ones if left out.
+    **options
+        As of `distributed.deploy.Adaptive`: `minimum`, `maximum`, `interval`, `wait_count`.
+
+    Raises
+    ------
+    PlanningError
+        If the minimum is larger than the maximum, or a duration is negative.
+
+    Notes
+    -----
+    Dask's own tasks count as in `distributed.deploy.Adaptive`: the larger of the two numbers of workers holds. A job
+    that is submitted while there is no worker waits for the first one. Several executors of one core share a slot
+    while they are busy for 0.7 of its time at most. Workers are emptied before they leave, as nodes are in
+    ALBIC's Algorithm 1 and in State migration, section 5.
+
+    Examples
+    --------
+    >>> import dask_elastic as de
+    >>> from dask.distributed import LocalCluster
+    >>> with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+    ...     adaptive = cluster.adapt(Adaptive=de.ElasticAdaptive, minimum=1, maximum=4, cooldown="1 minute")
+    ...     adaptive.minimum, adaptive.maximum
+    (1, 4)
+    """
+
+    def __init__(
+        self,
+        cluster: Any,
+        *,
+        cooldown: float | str = "30s",
+        drain: float | str = "1 minute",
+        slots: int | None = None,
+        **options: Any,
+    ):
+        seconds = parse_duration(cooldown, "cooldown")
+        self._drain = parse_duration(drain, "drain")
+        self._size = ClusterSize(seconds)
+        self._slots = slots
+        self._need = NOTHING
+        self._failed: dict[str, float] = {}
+        # Dask stops an object that is refused, too.
+        self.state = "inactive"
+        minimum, maximum = options.get("minimum") or 0, options.get("maximum")
+        if maximum is not None and minimum > maximum:
+            raise PlanningError(f"minimum={minimum} is above maximum={maximum}: give at most the maximum")
+        super().__init__(cluster, **options)
+        if cluster is not None:
+            self.loop.add_callback(self._announce)
+
+    async def _announce(self) -> None:
+        """Let jobs that are submitted from now on wait for workers, also where no job was submitted before."""
+        try:
+            await self.scheduler.set_metadata(keys=[GROWS], value={"workers": self._most})
+            self._need = await self._asked()
+        except (OSError, ElasticError) as error:
+            logger.warning("the scheduler does not know yet that its cluster grows with its jobs: %r", error)
+
+    @property
+    def _most(self) -> int | None:
+        return None if math.isinf(self.maximum) else int(self.maximum)
+
+    async def target(self) -> int:
+        """Return the number of workers that jobs and Dask's own tasks need.
+
+        Returns
+        -------
+        int
+            The workers, before `minimum` and `maximum` are applied.
+        """
+        self._need = need = await self._asked()
+        if need is NOTHING:
+            alone: int = await super().target()
+            return alone
+        slots = self._slots or need.per_worker or 1
+        wanted = self._size.workers(time.monotonic(), need.slots, slots, len(self.plan))
+        return max(need.for_tasks, wanted, min(need.jobs, 1))
+
+    async def _asked(self) -> ClusterNeed:
+        """Ask the scheduler what jobs need; a scheduler without a job so far needs nothing."""
+        if await self.scheduler.get_metadata(keys=[HOSTED], default=None) is None:
+            return NOTHING
+        answer = await self._call(NeedOfCluster(self._most, self.target_duration))
+        return NOTHING if answer is None else answer
+
+    async def _call(self, call: Call[A]) -> A | None:
+        """Call the scheduler; None if it does not host dask_elastic any more."""
+        reply = await getattr(self.scheduler, call.operation)(**message_of(call))
+        return read_answer(call, reply) if is_reply(reply) else None
+
+    async def workers_to_close(self, target: int) -> list[str]:
+        """Return the names of the workers that should leave, those first that can be emptied with the least effort.
+
+        Parameters
+        ----------
+        target : int
+            The number of workers that should stay.
+
+        Returns
+        -------
+        list of str
+            Names; none that could not be emptied a short while ago, and none on which Dask's own tasks run.
+        """
+        if not self._need.per_worker:
+            names: list[str] = await super().workers_to_close(target)
+            return names
+        now = time.monotonic()
+        able = [name for address, name in self._need.workers if self._failed.get(address, now) <= now]
+        return [self._own(name) for name in able][: max(0, len(self.plan) - target)]
+
+    def _own(self, name: str) -> Any:
+        """Return a worker's name as the cluster has it; it may be a number there."""
+        return next((own for own in self.plan if str(own) == name), name)
+
+    async def scale_down(self, workers: Iterable[Any]) -> None:
+        """Empty workers and close them; one that executors do not leave in time stays.
+
+        Parameters
+        ----------
+        workers : iterable of str
+            Their names.
+
+        Examples
+        --------
+        >>> from dask.distributed import LocalCluster
+        >>> with LocalCluster(n_workers=2, processes=False, dashboard_address=None) as cluster:
+        ...     adaptive = cluster.adapt(Adaptive=ElasticAdaptive, minimum=1, maximum=2, interval="1 hour")
+        ...     cluster.sync(adaptive.scale_down, [1])
+        ...     sorted(cluster.plan)
+        [0]
+        """
+        names = {str(name): name for name in workers}
+        present = {name: address for address, name in self._need.workers if name in names}
+        await self._close([own for name, own in names.items() if name not in present])
+        for name, address in present.items():
+            if await self._emptied(address):
+                await self._close([names[name]])
+
+    async def _close(self, names: list[Any]) -> None:
+        await super().scale_down(names)
+
+    async def _emptied(self, address: str) -> bool:
+        """Have executors leave a worker; returns False if they do not, or if it is needed again meanwhile."""
+        leaving = asyncio.ensure_future(self._call(Retire((address,), self._drain)))
+        try:
+            while not (await asyncio.wait({leaving}, timeout=self.interval))[0]:
+                if await self.safe_target() >= len(self.plan):
+                    logger.info("%s stays: it is needed again", address)
+                    await self._call(Keep((address,)))
+                    return False
+            leaving.result()
+        except (ElasticError, TimeoutError) as error:
+            logger.warning("%s stays: %s", address, error)
+            self._failed[address] = time.monotonic() + FAILED_SECONDS
+            await self._call(Keep((address,)))
+            return False
+        finally:
+            leaving.cancel()
+        return True

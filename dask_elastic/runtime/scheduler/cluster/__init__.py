@@ -1,0 +1,1 @@
+"""Clusters that grow and shrink with their jobs, as the scheduler sees them."""

@@ -1,0 +1,96 @@
+"""A cluster starts workers for a job, and closes them when the job no longer needs them, without losing a row."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import dask
+import pyarrow as pa
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+from dask_elastic.vocab.errors import PlanningError
+
+KEYS = 32
+SLEPT = 0.004
+SETTINGS = {
+    "elastic.control-period": "200ms",
+    "elastic.control-release-after": "1s",
+    "elastic.control-cooldown": "500ms",
+}
+
+
+@de.per_key
+def count_slowly(key, rows, state):
+    time.sleep(SLEPT * rows.num_rows)
+    state["rows"] = state.get("rows", 0) + rows.num_rows
+
+
+class Load:
+    """Sends rows to a job until it is stopped, at a rate that can be changed.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of a tenth of a second.
+    sent : int
+        Rows so far.
+    """
+
+    def __init__(self, job):
+        self.job, self.rows, self.sent = job, 1, 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._stopped.wait(0.1):
+            self.job.send(pa.table({"key": [(self.sent + row) % KEYS for row in range(self.rows)]}))
+            self.sent += self.rows
+
+
+@pytest.fixture
+def growing():
+    """Return a client of a cluster without workers that may start three, and the cluster."""
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(n_workers=0, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        cluster.adapt(Adaptive=de.ElasticAdaptive, maximum=3, cooldown="1s", interval="200ms", wait_count=1)
+        yield client, cluster
+
+
+def test_cluster_grows_from_nothing_and_shrinks_with_the_load(growing, wait_until):
+    client, cluster = growing
+    topology = de.Topology("grows")
+    rows = topology.source("rows", de.sources.Push(pa.schema({"key": pa.int64()})))
+    rows.key_by("key").compute(count_slowly, state={"rows": pa.int64()}, name="slow")
+    job = de.submit(topology, client)
+    wait_until(lambda: len(job.metrics()) == 3, "an executor for each worker that there may be")
+    with Load(job) as load:
+        # Sixty rows of 4 ms in a tenth of a second: 2.4 cores of those that sleep.
+        load.rows = 60
+        wait_until(lambda: len(cluster.plan) == 3, "workers start")
+        wait_until(lambda: job.metrics()["cores"].sum() > 3, "the job uses them")
+        load.rows = 1
+        wait_until(lambda: len(cluster.plan) == 1, "workers leave")
+    job.drain()
+    job.wait(timeout=200, progress=False)
+    assert sum(job.state("slow").to_arrow()["rows"].to_pylist()) == load.sent
+    job.forget()
+    wait_until(lambda: not cluster.plan, "no job needs a worker")
+
+
+def test_minimum_above_maximum_is_refused():
+    with pytest.raises(PlanningError, match="minimum=4 is above maximum=2"):
+        de.ElasticAdaptive(None, minimum=4, maximum=2)

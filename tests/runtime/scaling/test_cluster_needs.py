@@ -1,0 +1,120 @@
+"""What the scheduler answers a cluster that grows and shrinks with its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dask_elastic.planning.initial import PlacementRequest, place
+from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol.cluster_calls import GROWS, Keep, NeedOfCluster
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.vocab.errors import NoWorkers
+
+ASK = NeedOfCluster(4, 5.0)
+
+
+@pytest.fixture
+def workers(fake):
+    """Two workers, without tasks of Dask."""
+    made = fake.Scheduler({"a": 2, "b": 2})
+    made.adaptive_target = lambda seconds: 0
+    for state in made.workers.values():
+        state.processing, state.name = {}, state.address.upper()
+    return made
+
+
+def test_need_without_jobs_is_none_and_all_idle_workers_may_leave(workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        need = await coordinator.cluster.need(ASK)
+        assert (need.slots, need.jobs, need.per_worker) == (0.0, 0, 2)
+        assert need.workers == (("a", "A"), ("b", "B"))
+        workers.workers["a"].processing = {"task": 1}
+        assert (await coordinator.cluster.need(ASK)).workers == (("b", "B"),)
+
+    asyncio.run(run())
+
+
+def test_worker_that_leaves_comes_first_and_one_with_homes_last(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        homes = {address for address in "ab" if coordinator.running[0].needs(address)}
+        need = await coordinator.cluster.need(ASK)
+        assert need.jobs == 1
+        assert need.workers[-1][0] in homes
+        coordinator.workers.retiring.add(need.workers[-1][0])
+        assert (await coordinator.cluster.need(ASK)).workers[0] == need.workers[-1]
+        await coordinator.cluster.keep(Keep(("a", "b", "gone")))
+        assert coordinator.workers.retiring == set()
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_jobs_do_not_count_as_tasks_of_dask(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        workers.adaptive_target = lambda seconds: len(coordinator.used_workers()) + 7
+        assert coordinator.used_workers()
+        assert (await coordinator.cluster.need(ASK)).for_tasks == 7
+        assert coordinator.used_workers()
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_job_waits_for_the_first_worker_of_a_cluster_that_grows(fake):
+    async def run():
+        empty = fake.Scheduler({})
+        empty.adaptive_target = lambda seconds: 0
+        coordinator = Coordinator(empty)
+        with pytest.raises(NoWorkers):
+            await coordinator.submit(fake.submission())
+        await coordinator.cluster.need(ASK)
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        while (await coordinator.cluster.need(ASK)).jobs == 0:
+            await asyncio.sleep(0)
+        assert not submitted.done()
+        empty.add("a", 2)
+        assert (await submitted).name == "job"
+        assert coordinator.workers.growth.waiting == 0
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_cluster_may_announce_its_growth_before_the_first_job(fake):
+    empty = fake.Scheduler({})
+    assert not Coordinator(empty).workers.growth.expected
+    empty.task_metadata[GROWS] = {"workers": 4}
+    growth = Coordinator(empty).workers.growth
+    assert (growth.expected, growth.workers) == (True, 4)
+
+
+def test_job_that_is_given_up_waits_no_longer(fake):
+    async def run():
+        empty = fake.Scheduler({})
+        empty.adaptive_target = lambda seconds: 0
+        coordinator = Coordinator(empty)
+        await coordinator.cluster.need(ASK)
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        while coordinator.workers.growth.waiting == 0:
+            await asyncio.sleep(0)
+        submitted.cancel()
+        await asyncio.wait([submitted])
+        assert coordinator.workers.growth.waiting == 0
+        assert await coordinator.list_jobs(job_calls.ListJobs()) == ()
+
+    asyncio.run(run())
+
+
+def test_default_number_of_executors_is_that_of_the_workers_to_come():
+    request = PlacementRequest("counted", None, True)
+    assert len(place([request], [2], nodes=4).homes["counted"]) == 4
+    assert place([request], [2], nodes=4).oversubscribed
+    assert len(place([request], [2, 2], nodes=1).homes["counted"]) == 2
+    assert place([PlacementRequest("counted", 3, True)], [2], nodes=9).homes["counted"] == (0, 0, 0)
