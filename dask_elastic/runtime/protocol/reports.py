@@ -9,6 +9,7 @@ from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.snapshot import Traffic
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class ExecutorDetail:
         Busy seconds per second, and bytes of state, of each shard: float32, little-endian.
     jumps : int
         How often the shares of the shards have jumped so far.
+    traffic : tuple of Traffic
+        Bytes per second from upstream instances, the heaviest ones first.
     """
 
     latency_now: bytes
@@ -122,6 +125,7 @@ class ExecutorDetail:
     shard_load: bytes
     shard_bytes: bytes
     jumps: int
+    traffic: tuple[Traffic, ...] = ()
 
 
 IDLE_SECONDS = 1.0
