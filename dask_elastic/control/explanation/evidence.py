@@ -15,6 +15,7 @@ from dask_elastic.control.explanation.doubled_load import DoubledLoad, doubled_l
 from dask_elastic.control.explanation.inputs import input_texts
 from dask_elastic.control.explanation.job_explanation import ExecutorExplanation, JobExplanation
 from dask_elastic.control.explanation.planned_decision import PlannedChange, PlannedDecision
+from dask_elastic.control.explanation.planned_homes import planned_homes
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.control.reason import RESOLVED, duration
 from dask_elastic.control.settings import ControlSettings
@@ -162,6 +163,7 @@ class Evidence:
             reason=_reason(preview),
             feasible=preview.outlook.feasible,
             starved=preview.outlook.starved,
+            homes=planned_homes(job, self.snapshots, self.current),
         )
 
     @cached_property

@@ -25,15 +25,9 @@ from scipy.sparse import coo_matrix
 
 from dask_elastic.control.placement.choices import kind_of_placement, planner_name
 from dask_elastic.control.placement.consecutive import balanced_lengths, matched
+from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.planning.initial import InitialPlacement
 from dask_elastic.planning.placement.problem import PlacementProblem
-from dask_elastic.planning.registry import planner
-
-LIMITS: dict[str, dict[str, float]] = {
-    "albic": {"time_limit": 2.0, "node_limit": 200},
-    "milp": {"time_limit": 2.0, "node_limit": 200},
-}
-"""Options of planners that search: few nodes, so that the answer is the same on any machine, and a limit of time."""
 
 COLLOCATING = ("albic", "cola")
 """Planners that read traffic."""
@@ -124,8 +118,7 @@ def _planned(
     seed: int,
 ) -> np.ndarray:
     """Return the bin of each executor, and for planners that read traffic then of each instance of a source."""
-    planner_of = planner_name(placement)
-    sources = [one.name for one in flows if not one.inputs] if planner_of in COLLOCATING else []
+    sources = [one.name for one in flows if not one.inputs] if planner_name(placement) in COLLOCATING else []
     names = [*spread.cores, *sources]
     flow = _flow(flows)
     reading = [SOURCE_LOAD * flow[name] / len(spread.homes[name]) for name in sources for _ in spread.homes[name]]
@@ -144,7 +137,7 @@ def _planned(
         traffic=_traffic([one for one in flows if one.name in starts], spread, starts, total),
         operator=[number for number, name in enumerate(names) for _ in spread.homes[name]],
     )
-    return planner(planner_of, "placement", **LIMITS.get(planner_of, {})).plan(problem, seed).bin
+    return home_planner(placement).plan(problem, seed).bin
 
 
 def _flow(flows: Sequence[ComponentFlow]) -> Mapping[str, float]:

@@ -24,6 +24,8 @@ class PlacementSettings:
     least_gain : float
         A plan is worthwhile if it lowers the load distance by this share of the mean load, or keeps this share of the
         traffic within nodes in addition.
+    least_use : float
+        Below this share of its capacity the most used resource is no reason for a move.
     max_moves : int
         Homes that may move in one period. Homes of one job move one after the other.
     budget_bytes : float
@@ -72,6 +74,7 @@ class PlacementSettings:
     patience: int = 2
     cooldown: float = 60.0
     least_gain: float = 0.05
+    least_use: float = 0.05
     max_moves: int = 4
     budget_bytes: float = 512 * 1024 * 1024
     bandwidth: float = 1e9
