@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 Origin = TypeVar("Origin")
 
-KEPT = 32
+KEPT = 16
 """Instances whose rates are returned, at most, so that reports of executors with a thousand inputs stay small."""
 
 

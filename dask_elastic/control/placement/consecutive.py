@@ -6,8 +6,8 @@ Method
     The executors of the job, in the order of operators and numbers, are the tasks. State on retiring nodes moves in any
     case, so it costs nothing in the plan; its intervals are then matched to the nodes that stay.
 Not done
-    Budgets, nodes of different capacity, and other jobs, which the planners do not know. A migration is planned only
-    if the number of nodes or the loads require it.
+    Budgets, pins, nodes of different capacity, and other jobs, which the planners do not know. A migration is planned
+    only if the number of nodes or the loads require it.
 
 Notes
 -----

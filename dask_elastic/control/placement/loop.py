@@ -30,8 +30,8 @@ from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, 
 from dask_elastic.control.placement.planners import Consecutive, planner_of_job
 from dask_elastic.control.placement.scaling import ReportedScaling
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.control.reconfiguration import Proposal, Reconfigurer
-from dask_elastic.control.scaling import TargetUtilisation
+from dask_elastic.control.reconfiguration import Reconfigurer
+from dask_elastic.control.scaling import Scaling, TargetUtilisation
 from dask_elastic.meters.node_speeds import NodeSpeeds
 from dask_elastic.planning.placement.problem import SLACK, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import collocation, load_distance
@@ -46,8 +46,8 @@ class _Memory:
     """What the loop remembers of one job."""
 
     placement: str
-    policy: ReportedScaling | TargetUtilisation
     reconfigurer: Reconfigurer
+    reported: ReportedScaling | None
     history: deque[JobLoads]
     homes: dict[ExecutorId, str] = field(default_factory=dict)
     moved_at: dict[ExecutorId, float] = field(default_factory=dict)
@@ -157,9 +157,10 @@ class PlacementLoop:
 
     def _memory(self, placement: str) -> _Memory:
         chosen = planner_of_job(placement, self.node_counts, self.settings)
-        policy = TargetUtilisation() if self.settings.scales else ReportedScaling()
-        reconfigurer = Reconfigurer(chosen, policy, self.settings.seed)
-        return _Memory(placement, policy, reconfigurer, deque(maxlen=self.settings.windows))
+        # The planners of consecutive executors take the number of nodes as it is.
+        reported = None if self.settings.scales and not isinstance(chosen, Consecutive) else ReportedScaling()
+        reconfigurer = Reconfigurer(chosen, reported or TargetUtilisation(), self.settings.seed)
+        return _Memory(placement, reconfigurer, reported, deque(maxlen=self.settings.windows))
 
     def _decision(self, snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> PlacementDecision:
         memory = self._jobs[job_key(job)]
@@ -170,7 +171,7 @@ class PlacementLoop:
             placed = placed_executors(
                 snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held
             )
-            proposal, placed, placement = self._planned(memory, placed)
+            placed, placement, scaling = self._planned(memory, placed)
         except PlanningError as error:
             memory.worthwhile = 0
             return PlacementDecision(*head, (), f"no plan: {error}")
@@ -182,11 +183,12 @@ class PlacementLoop:
         least = self.settings.least_gain
         used = problem.mean >= self.settings.least_use
         gains = used and (now[0] - then[0] >= least or then[1] - now[1] >= least)
+        if isinstance(memory.reconfigurer.planner, Consecutive):
+            # They move only what they must, and a part of a plan would leave executors that are not consecutive.
+            gains, urgent = bool(moves), moves if urgent else ()
         memory.worthwhile = memory.worthwhile + 1 if moves and gains else 0
         made = moves if memory.worthwhile >= self.settings.patience else urgent
         deferred = tuple(move for move in moves if move not in made)
-        wanted = memory.policy.wanted if isinstance(memory.policy, ReportedScaling) else None
-        removed = [placed.addresses[bin] for bin in wanted.remove] if wanted else proposal.remove
         held_bins = set(problem.current[: len(placed.executors)].tolist())
         return PlacementDecision(
             *head,
@@ -198,8 +200,8 @@ class PlacementLoop:
             planned_distance=then[0],
             collocation=now[1],
             planned_collocation=then[1],
-            add=wanted.add if wanted else proposal.add,
-            remove=tuple(map(str, removed)),
+            add=scaling.add,
+            remove=tuple(placed.addresses[bin] for bin in scaling.remove),
             release=tuple(
                 address
                 for bin, address in enumerate(placed.addresses)
@@ -207,14 +209,22 @@ class PlacementLoop:
             ),
         )
 
-    def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[Proposal, PlacedExecutors, Placement]:
-        """Return the changes of nodes, the problem with the nodes that are to be emptied, and its solution."""
-        planning = memory.reconfigurer.planner
-        if isinstance(planning, Consecutive):
+    def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
+        """Return the problem with the nodes that are to be emptied, its solution, and the nodes to add and remove."""
+        planning, problem = memory.reconfigurer.planner, placed.problem
+        if isinstance(planning, Consecutive) and memory.reported is not None:
+            # Budgets and pins would leave executors that are not consecutive.
+            pinned = problem.pinned & (np.arange(problem.groups) >= len(placed.executors))
+            problem = replace(problem, max_moves=None, max_cost=None, pinned=pinned)
             planning.own = len(placed.executors)
-        proposal = memory.reconfigurer.begin(placed.problem, placed.addresses)
+            placement = planning.plan(problem)
+            memory.reported.decide(problem, placement, np.zeros(problem.bins, dtype=np.bool_), Scaling())
+            return replace(placed, problem=problem), placement, memory.reported.wanted
+        proposal = memory.reconfigurer.begin(problem, placed.addresses)
         planned = memory.reconfigurer.finish(proposal)
-        return proposal, replace(placed, problem=planned.problem), planned.placement
+        removed = tuple(placed.addresses.index(str(address)) for address in proposal.remove)
+        scaling = Scaling(proposal.add, removed) if memory.reported is None else memory.reported.wanted
+        return replace(placed, problem=planned.problem), planned.placement, scaling
 
 
 def _quality(problem: PlacementProblem, bin: np.ndarray) -> tuple[float, float]:

@@ -157,6 +157,10 @@ class JobStarts:
         nodes = [address for address in candidates.nodes if address in usable] or candidates.nodes
         resumed = {s.name: s.instances or 1 for s in call.summaries} if call.resume is not None else None
         homes = await self._planned(call, nodes, resumed)
+        usable = self.workers.usable()
+        if homes is not None and not all(address in usable for address in nodes):
+            # Workers have left while the planner decided.
+            nodes, homes = [address for address in nodes if address in usable] or nodes, None
         record = self._placed(call, nodes, resumed, homes)
         record.submitted = replace(call, run=record.spec.run)
         if call.options.checkpoint is not None:

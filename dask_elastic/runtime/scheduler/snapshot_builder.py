@@ -15,7 +15,7 @@ from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
 STALE_PERIODS = 3
 """A report is stale after so many periods, of reports or of the control loop, whichever are longer."""
@@ -172,7 +172,7 @@ def _executor(
         windows=measure.windows,
         open_windows=measure.open_windows,
         event_time=measure.event_time,
-        traffic=detail.traffic if fresh else (),
+        traffic=tuple(map(Traffic._make, detail.traffic)) if fresh else (),
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
     )

@@ -17,7 +17,6 @@ from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.event_times import event_times
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.source_thread import SourceThread
-from dask_elastic.vocab.snapshot import Traffic
 
 
 def part_report(job_part: JobPart) -> PartReport:
@@ -112,5 +111,5 @@ def _detail(measure: ExecutorMeasure) -> ExecutorDetail:
         shard_load=measure.shard_load.astype("<f4").tobytes(),
         shard_bytes=measure.shard_bytes.astype("<f4").tobytes(),
         jumps=measure.jumps,
-        traffic=tuple(Traffic(*origin, rate) for origin, rate in measure.traffic),
+        traffic=tuple((*origin, rate) for origin, rate in measure.traffic),
     )
