@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,9 @@ from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.meters.node_speeds import ServedRate
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, Snapshot
+
+TRAFFIC_SAMPLES = 3
+"""Snapshots of a period from which traffic is taken; each has the mean of two seconds."""
 
 
 @dataclass
@@ -29,6 +32,8 @@ class ExecutorLoad:
         Bytes of state, those in files included.
     traffic : dict of ExecutorId to float
         Bytes per second from upstream instances.
+    snapshots, samples : int
+        Number of snapshots that the loads, and that the traffic are from.
     """
 
     processor: float = 0.0
@@ -36,6 +41,8 @@ class ExecutorLoad:
     network: float = 0.0
     state_bytes: float = 0.0
     traffic: dict[ExecutorId, float] = field(default_factory=dict)
+    snapshots: int = 0
+    samples: int = 0
 
 
 JobLoads = Mapping[ExecutorId, ExecutorLoad]
@@ -56,13 +63,13 @@ def busy_cores(executor: ExecutorSnapshot) -> float:
     return max(measured, max(executor.arrival_rate, executor.throughput) / executor.service_rate)
 
 
-def mean_loads(snapshots: Iterable[Snapshot]) -> dict[JobKey, dict[ExecutorId, ExecutorLoad]]:
+def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, ExecutorLoad]]:
     """Return the mean loads of all executors over some snapshots; state is that of the last one.
 
     Parameters
     ----------
-    snapshots : iterable of Snapshot
-        Those of one period, oldest first.
+    snapshots : sequence of Snapshot
+        Those of one period, oldest first. Traffic is taken from `TRAFFIC_SAMPLES` of them.
 
     Returns
     -------
@@ -70,27 +77,36 @@ def mean_loads(snapshots: Iterable[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
         The loads by job and executor.
     """
     found: dict[JobKey, dict[ExecutorId, ExecutorLoad]] = {}
-    counts: dict[tuple[JobKey, ExecutorId], int] = {}
     for snapshot in snapshots:
         for job in snapshot.jobs:
             loads = found.setdefault(job_key(job), {})
             for executor in job.executors:
-                counts[job_key(job), executor.executor] = counts.get((job_key(job), executor.executor), 0) + 1
                 _add(loads.setdefault(executor.executor, ExecutorLoad()), executor)
-    for job_name, loads in found.items():
-        for name, load in loads.items():
-            count = counts[job_name, name]
-            load.processor /= count
-            load.network /= count
-            load.traffic = {origin: rate / count for origin, rate in load.traffic.items()}
+    step = -(-len(snapshots) // TRAFFIC_SAMPLES) or 1
+    for snapshot in snapshots[::-step]:
+        for job in snapshot.jobs:
+            loads = found[job_key(job)]
+            for executor in job.executors:
+                _add_traffic(loads[executor.executor], executor)
+    for loads in found.values():
+        for load in loads.values():
+            load.processor /= load.snapshots
+            load.network /= load.snapshots
+            if load.samples > 1:
+                load.traffic = {origin: rate / load.samples for origin, rate in load.traffic.items()}
     return found
 
 
 def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
+    load.snapshots += 1
     load.processor += busy_cores(executor)
     load.network += executor.bytes_in + executor.bytes_out
     load.memory = float(max(executor.state_bytes - executor.state_on_disk, 0))
     load.state_bytes = float(executor.state_bytes)
+
+
+def _add_traffic(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
+    load.samples += 1
     for component, index, rate in executor.traffic:
         origin = ExecutorId(component, index)
         load.traffic[origin] = load.traffic.get(origin, 0.0) + rate
