@@ -246,3 +246,32 @@ def test_placement_without_its_solver_is_refused_by_name(fake, monkeypatch):
     with pytest.raises(SubmitError, match="placement='milp': planner 'milp' needs highspy"):
         asyncio.run(coordinator.submit(fake.submission(placement="milp")))
     assert not coordinator.jobs
+
+
+def test_restart_places_homes_by_free_slots_when_the_planner_fails(fake, monkeypatch, caplog):
+    def missing(*_):
+        raise MissingExtra("planner 'milp' needs highspy: pip install it")
+
+    monkeypatch.setattr(registry, "require", missing)
+    coordinator, call = Coordinator(fake.Scheduler({"h:1": 4})), fake.submission(placement="milp")
+    assert asyncio.run(coordinator.starts._planned_again(call, ["h:1"], {"rows": 1, "op0": 2})) is None
+    assert "its homes are placed by free slots: placement='milp': planner 'milp' needs highspy" in caplog.text
+
+
+def test_worker_that_leaves_while_homes_are_planned_gets_none(fake, monkeypatch):
+    scheduler = fake.Scheduler({"h:1": 4, "h:2": 4})
+    coordinator = Coordinator(scheduler)
+
+    async def planned(*_):
+        del scheduler.workers["h:1"]
+        return {"op0": (0, 0)}
+
+    monkeypatch.setattr(coordinator.starts, "_planned", planned)
+
+    async def run():
+        await coordinator.submit(fake.submission(executors=2, placement="flux"))
+        coordinator.controller.stop()
+
+    asyncio.run(run())
+    spec = coordinator.jobs["job"].spec
+    assert (spec.nodes, spec.homes["op0"]) == (("h:2",), (0, 0))
