@@ -25,8 +25,8 @@ import numpy as np
 
 from dask_elastic.control.scaling import Scaling, ScalingPolicy
 from dask_elastic.planning.placement.check import validate
-from dask_elastic.planning.placement.planner import PlacementPlanner
 from dask_elastic.planning.placement.problem import Mask, Placement, PlacementProblem
+from dask_elastic.planning.planner import Planner
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -121,7 +121,7 @@ class Reconfigurer:
 
     Parameters
     ----------
-    planner : PlacementPlanner
+    planner : Planner
         Places the groups.
     policy : ScalingPolicy
         Decides on the number of nodes.
@@ -148,8 +148,8 @@ class Reconfigurer:
     ('b', 'c')
     """
 
-    def __init__(self, planner: PlacementPlanner, policy: ScalingPolicy, seed: int = 0):
-        self._planner = planner
+    def __init__(self, planner: Planner[PlacementProblem, Placement], policy: ScalingPolicy, seed: int = 0):
+        self.planner = planner
         self._policy = policy
         self._seed = seed
         self._marked: frozenset[Hashable] = frozenset()
@@ -254,7 +254,7 @@ class Reconfigurer:
         return replace(problem, draining=problem.draining | marked), marked
 
     def _plan(self, problem: PlacementProblem) -> Placement:
-        placement = self._planner.plan(problem, seed=self._seed)
+        placement = self.planner.plan(problem, seed=self._seed)
         validate(problem, placement)
         return placement
 

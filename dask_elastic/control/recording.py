@@ -20,7 +20,7 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision
 from dask_elastic.vocab.row_counts import RowCounts
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
 _FORMAT = "dask_elastic snapshots"
 _VERSION = 1
@@ -132,7 +132,13 @@ def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
         now=value["now"],
         nodes=tuple(NodeSnapshot(**node) for node in value["nodes"]),
         jobs=tuple(
-            JobSnapshot(**{**job, "executors": tuple(map(_executor_from_dict, job["executors"]))})
+            JobSnapshot(
+                **{
+                    **job,
+                    "executors": tuple(map(_executor_from_dict, job["executors"])),
+                    "sources": tuple(SourceHome(*source) for source in job.get("sources", ())),
+                }
+            )
             for job in value["jobs"]
         ),
     )
@@ -197,7 +203,11 @@ def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
 
 def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
     arrays = {name: _decode(value[name]) for name in _ARRAYS}
-    own: dict[str, Any] = {"executor": _identity(value["executor"]), "cores": _mapping(value["cores"])}
+    own: dict[str, Any] = {
+        "executor": _identity(value["executor"]),
+        "cores": _mapping(value["cores"]),
+        "traffic": tuple(Traffic(*part) for part in value.get("traffic", ())),
+    }
     if value.get("windows") is not None:
         own["windows"] = RowCounts(*value["windows"])
     return ExecutorSnapshot(**{**value, **arrays, **own})

@@ -101,7 +101,7 @@ class ElasticExecutor(ExecutorParts):
             receipt.reached = self.records.stamp(self.store.event_time)
             before = self.routes.sub_batches
             woken = self.routes.enqueue(block, receipt)
-            self.measures.arrived(receipt.rows, nbytes, self.routes.sub_batches - before, now)
+            self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
             inline = self.routes.short(woken, self.measures.inline, self.limits.inline_time)
             # Other tasks are woken first: they run in the meantime.
             return [*(do.Wake(task) for task in woken if task not in inline), *map(do.Run, inline)]

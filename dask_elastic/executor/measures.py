@@ -12,6 +12,7 @@ from dask_elastic.executor.task_queue import Work
 from dask_elastic.meters import (
     BatchCost,
     InlineCost,
+    InputTraffic,
     LatencyHistogram,
     LatencyWindow,
     Rate,
@@ -92,6 +93,8 @@ class ExecutorMeasure:
         Event time before which all tuples are processed, microseconds since the epoch; None while unknown.
     jumps : int
         How often the distribution of arrivals over the shards has jumped so far.
+    traffic : tuple of (ExecutorId, float)
+        Bytes per second from upstream instances, the heaviest ones first.
     """
 
     executor: ExecutorId
@@ -121,6 +124,7 @@ class ExecutorMeasure:
     recovery: tuple[float, float] | None = None
     event_time: int | None = None
     jumps: int = 0
+    traffic: tuple[tuple[ExecutorId, float], ...] = ()
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
@@ -134,6 +138,7 @@ class Measures:
         self.customers = Rate(window=RATE_SECONDS)
         self.bytes_in = Rate(window=RATE_SECONDS)
         self.bytes_out = Rate(window=RATE_SECONDS)
+        self.traffic: InputTraffic[ExecutorId] = InputTraffic(RECENT_SECONDS)
         self.processed = Rate(window=RATE_SECONDS)
         self.service = ServiceRate()
         self.cost = BatchCost()
@@ -149,11 +154,13 @@ class Measures:
         """Tuples processed so far."""
         return int(self.processed.count)
 
-    def arrived(self, rows: int, nbytes: int, customers: int, now: float) -> None:
+    def arrived(self, origin: ExecutorId, rows: int, nbytes: int, customers: int, now: float) -> None:
         """Count an arriving batch.
 
         Parameters
         ----------
+        origin : ExecutorId
+            The upstream instance that sent it.
         rows, nbytes : int
             Its size.
         customers : int
@@ -163,6 +170,7 @@ class Measures:
         """
         self.arrivals.add(rows, now)
         self.bytes_in.add(nbytes, now)
+        self.traffic.nbytes[origin] += nbytes
         self.customers.add(customers, now)
 
     def left(self, nbytes: int, now: float) -> None:
@@ -227,6 +235,7 @@ class Measures:
             shard_load=self.loads.loads(now),
             rows=self.rows,
             jumps=self.demand.jumps,
+            traffic=self.traffic.per_second(now),
             **others,
         )
 

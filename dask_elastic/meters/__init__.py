@@ -14,7 +14,9 @@ from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.function_costs import FunctionCosts
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
+from dask_elastic.meters.input_traffic import InputTraffic
 from dask_elastic.meters.latency_window import LatencyWindow
+from dask_elastic.meters.node_speeds import NodeSpeeds, ServedRate
 from dask_elastic.meters.phase_time import PhaseTime
 from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
@@ -31,12 +33,15 @@ __all__ = [
     "FlowWindow",
     "FunctionCosts",
     "InlineCost",
+    "InputTraffic",
     "LatencyHistogram",
     "LatencyWindow",
     "MeterError",
+    "NodeSpeeds",
     "PhaseTime",
     "Rate",
     "RecentMean",
+    "ServedRate",
     "ServiceRate",
     "ShardArrivals",
     "ShardLoad",

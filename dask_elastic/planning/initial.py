@@ -62,7 +62,12 @@ class InitialPlacement:
     oversubscribed: bool
 
 
-def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int], nodes: int = 0) -> InitialPlacement:
+def place(
+    requests: Sequence[PlacementRequest],
+    free_slots: Sequence[int],
+    homes: Mapping[str, Sequence[int]] | None = None,
+    nodes: int = 0,
+) -> InitialPlacement:
     """Place a job on nodes.
 
     Parameters
@@ -71,6 +76,9 @@ def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int], nodes
         The components of the job.
     free_slots : sequence of int
         The free slots of each node.
+    homes : mapping of str to sequence of int, optional
+        The node that is wanted for each executor, and for each instance of a source. A node without a free slot gets no
+        executor while others have some.
     nodes : int
         How many nodes there may be later, if that is known; the default number of executors is chosen for these.
 
@@ -94,7 +102,8 @@ def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int], nodes
         raise PlanningError("there is no node to place the job on: start a worker")
     stateful = [request for request in requests if request.stateful]
     free = list(free_slots)
-    homes: dict[str, tuple[int, ...]] = {}
+    wanted = homes or {}
+    chosen_homes: dict[str, tuple[int, ...]] = {}
     places: dict[tuple[str, int], dict[int, int]] = {}
     load = [0] * len(free)
     later = [*free_slots, *[max(free_slots)] * (nodes - len(free_slots))]
@@ -102,17 +111,21 @@ def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int], nodes
         chosen = []
         for index in range(request.instances or _default_executors(len(stateful), later)):
             node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
+            if index < len(wanted.get(request.name, ())) and (free[wanted[request.name][index]] > 0 or free[node] <= 0):
+                node = wanted[request.name][index]
             free[node] -= 1
             load[node] += 1
             chosen.append(node)
             places[request.name, index] = {node: 1}
-        homes[request.name] = tuple(chosen)
+        chosen_homes[request.name] = tuple(chosen)
     oversubscribed = any(slots < 0 for slots in free)
-    oversubscribed |= _more_cores(stateful, homes, places, free)
+    oversubscribed |= _more_cores(stateful, chosen_homes, places, free)
     for position, request in enumerate(d for d in requests if not d.stateful):
-        homes[request.name] = tuple((position + i) % len(free) for i in range(request.instances or 1))
-    cores = {d.name: tuple(places[d.name, i] for i in range(len(homes[d.name]))) for d in stateful}
-    return InitialPlacement(homes, cores, oversubscribed)
+        given = tuple(wanted.get(request.name, ()))
+        usual = tuple((position + i) % len(free) for i in range(request.instances or 1))
+        chosen_homes[request.name] = given if len(given) == len(usual) else usual
+    cores = {d.name: tuple(places[d.name, i] for i in range(len(chosen_homes[d.name]))) for d in stateful}
+    return InitialPlacement(chosen_homes, cores, oversubscribed)
 
 
 def _default_executors(components: int, slots: Sequence[int]) -> int:

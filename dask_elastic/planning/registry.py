@@ -116,6 +116,29 @@ def kind_of(name: str) -> Kind:
     return _entry(name, None).kind
 
 
+def check_extra(name: str) -> None:
+    """Check that what a planner needs is installed.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+
+    Raises
+    ------
+    UnknownPlanner
+        If no planner has that name.
+    MissingExtra
+        If the planner needs a solver that is not installed.
+
+    Examples
+    --------
+    >>> check_extra("flux")
+    """
+    for module in _entry(name, None).needs:
+        require(module, f"planner {name!r}")
+
+
 @overload
 def planner(name: str, kind: None = None, /, **options: Any) -> Planner[Any, Any]: ...
 
@@ -169,8 +192,7 @@ def planner(name: str, kind: Kind | None = None, /, **options: Any) -> Any:
     elasticutor, naive; did you mean 'elasticutor'?
     """
     entry = _entry(name, kind)
-    for module in entry.needs:
-        require(module, f"planner {name!r}")
+    check_extra(name)
     made: Any = getattr(import_module(f"{_PACKAGES[entry.kind]}.{entry.module}"), entry.name)
     known = {field.name: field for field in fields(made)}
     for option in options:

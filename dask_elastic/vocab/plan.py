@@ -35,6 +35,41 @@ class CoreChange:
 
 
 @dataclass(frozen=True)
+class HomeMove:
+    """A move of the home of one executor to another node, with what it is expected to cost and to gain.
+
+    Parameters
+    ----------
+    job : str
+        The name of the job.
+    generation : int
+        The generation of the job.
+    executor : ExecutorId
+        The executor.
+    source, target : int
+        Its home and its new home, numbered as in the snapshot.
+    moved_bytes : float
+        Bytes of state that move.
+    pause : float
+        Seconds for which its rows are expected to wait.
+    gain : float
+        The decrease of the load distance, as a share of the mean load of a node; negative where balance gets worse.
+    traffic : float
+        Bytes per second that no longer pass between nodes; negative where more of them do.
+    """
+
+    job: str
+    generation: int
+    executor: ExecutorId
+    source: int
+    target: int
+    moved_bytes: float
+    pause: float
+    gain: float
+    traffic: float
+
+
+@dataclass(frozen=True)
 class Decision:
     """A decision for one job: its inputs, its reason, and the latency measured later.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,51 @@ class NodeSnapshot:
         The number of its thread slots.
     retiring : bool
         Whether it is being retired and must give up all of its cores.
+    memory : int
+        Bytes of memory that it may use; 0 if that is not known.
     """
 
     address: str
     host: str
     cores: int
     retiring: bool = False
+    memory: int = 0
+
+
+class Traffic(NamedTuple):
+    """Bytes that an executor gets from one upstream instance.
+
+    Parameters
+    ----------
+    component : str
+        The component of the upstream instance, a source or a stateful operator.
+    index : int
+        The number of the instance.
+    rate : float
+        Bytes per second.
+    """
+
+    component: str
+    index: int  # type: ignore[assignment]
+    rate: float
+
+
+class SourceHome(NamedTuple):
+    """The node of an instance of a source.
+
+    Parameters
+    ----------
+    component : str
+        The source.
+    index : int
+        The number of the instance.
+    node : int
+        The node, as an index into the snapshot's nodes.
+    """
+
+    component: str
+    index: int  # type: ignore[assignment]
+    node: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +120,8 @@ class ExecutorSnapshot:
         Instances of its windows that are open, or slices of these, counted per key; waiting rows of a join.
     event_time : int or None
         Its watermark, microseconds since the Unix epoch.
+    traffic : tuple of Traffic
+        Its inputs by upstream instance, heaviest first; with many instances only the heaviest ones.
     shard_load : array of float, optional
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
@@ -111,6 +152,7 @@ class ExecutorSnapshot:
     windows: RowCounts | None = None
     open_windows: int | None = None
     event_time: int | None = None
+    traffic: tuple[Traffic, ...] = ()
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     # Set on each instance; not a field, since it follows from `cores`.
@@ -157,6 +199,10 @@ class JobSnapshot:
         ``"executor-centric"`` or ``"static"``.
     planner : str
         The name of the planner that assigns cores to its executors.
+    placement : str
+        The name of the planner that places the homes of its executors.
+    sources : tuple of SourceHome
+        The nodes of its sources.
     dry_run : bool
         Whether decisions are recorded but not carried out.
     latency : float or None
@@ -184,6 +230,8 @@ class JobSnapshot:
     source_rate: float = 0.0
     source_lag: float = 0.0
     event_time: int | None = None
+    placement: str = "spread"
+    sources: tuple[SourceHome, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

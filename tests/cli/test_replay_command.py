@@ -56,3 +56,42 @@ def test_replay_refuses_other_planners_jobs_and_files(invoke, recording):
     assert "has no job 'wrods': its jobs are letters, words" in invoke("replay", recording, "--job", "wrods").output
     recording.write_text("{}")
     assert "not a recording" in invoke("replay", recording).output
+
+
+@pytest.fixture
+def crowded(tmp_path):
+    """Return the path of a recording in which one of two workers has all homes."""
+    nodes = (NodeSnapshot("tcp://a:1", "a", 4), NodeSnapshot("tcp://b:1", "b", 4))
+    executors = tuple(
+        ExecutorSnapshot(ExecutorId("count", index), 0, {0: 1}, 200.0, 500.0, state_bytes=1 << 20) for index in range(4)
+    )
+    job = JobSnapshot("words", 1, executors)
+    save_snapshots([Snapshot(float(second), nodes, (job,)) for second in range(45)], tmp_path / "crowded.jsonl")
+    return tmp_path / "crowded.jsonl"
+
+
+def test_replay_compares_placements(invoke, crowded):
+    shown = invoke("replay", crowded, "--placement", "milp", "--placement", "eager", "--decisions")
+    assert shown.exit_code == 0
+    head, first, second, *others = shown.output.splitlines()
+    assert head.split()[:4] == ["placement", "job", "moves", "moved"]
+    assert first.split()[:5] == ["milp", "words", "2", "2.00", "MiB"]
+    assert second.split()[:3] == ["eager", "words", "2"]
+    assert "Placement milp" in others
+    assert any("homes move for balance" in line for line in others)
+
+
+def test_replayed_homes_as_json_have_the_recorded_quality_beside_their_own(invoke, crowded):
+    rows = json.loads(invoke("replay", crowded, "--placement", "milp", "--json").stdout)
+    assert [row["moves"] for row in rows] == [0, 2, 0, 0]
+    assert [row["recorded_distance"] for row in rows] == [1.0] * 4
+    assert [row["distance"] for row in rows] == [1.0, 1.0, 0.0, 0.0]
+    assert rows[1]["pause"] > 0
+
+
+def test_replay_refuses_unknown_placement_both_kinds_of_planners_and_short_recording(invoke, crowded, recording):
+    assert "'elasticutor' is not one of" in invoke("replay", crowded, "--placement", "elasticutor").output
+    both = invoke("replay", crowded, "--placement", "milp", "--planner", "naive")
+    assert "give one of them" in both.output
+    assert "has no job 'wrods'" in invoke("replay", crowded, "--placement", "milp", "--job", "wrods").output
+    assert "shorter than a period of 10 s" in invoke("replay", recording, "--placement", "flux").output

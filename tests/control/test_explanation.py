@@ -176,3 +176,18 @@ def test_explanation_of_unknown_operator_or_unmeasured_job_is_refused():
         evidence(executor()).explanation("cont")
     with pytest.raises(PlanningError, match="'new' has not been measured yet"):
         Evidence("new", [], Snapshot(0.0, NODES, ()), SETTINGS)
+
+
+def test_plan_of_job_with_placement_has_moves_of_homes():
+    crowded = evidence(executor(), executor(1, arrival=900.0))
+    spread = crowded.planned()
+    assert spread.homes is None
+    [job] = crowded.current.jobs
+    current = replace(crowded.current, jobs=(replace(job, placement="flux"),))
+    planned = replace(crowded, snapshots=[], current=current).planned()
+    [move] = planned.homes.moves
+    assert move.deferred
+    assert {move.source, move.target} <= {node.address for node in NODES}
+    assert "placement 'flux': load distance" in str(planned)
+    assert f"home of {move.executor}: {move.source} → {move.target}" in str(planned)
+    assert "periods in a row" in planned.homes.reason

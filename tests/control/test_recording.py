@@ -22,7 +22,7 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision
 from dask_elastic.vocab.row_counts import RowCounts
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
 positive = st.floats(0, 1e12, allow_subnormal=True)
 maybe = st.none() | positive
@@ -32,7 +32,11 @@ arrays = st.none() | st.lists(st.floats(allow_nan=False), max_size=5).map(np.arr
 
 @st.composite
 def snapshots(draw):
-    nodes = draw(st.lists(st.builds(NodeSnapshot, names, names, st.integers(0, 64), st.booleans()), max_size=3))
+    nodes = draw(
+        st.lists(
+            st.builds(NodeSnapshot, names, names, st.integers(0, 64), st.booleans(), st.integers(0, 2**40)), max_size=3
+        )
+    )
     places = st.integers(0, max(len(nodes) - 1, 0))
     executors = st.builds(
         ExecutorSnapshot,
@@ -53,6 +57,7 @@ def snapshots(draw):
         moves=st.integers(0, 99),
         windows=st.none() | st.builds(RowCounts, *[st.integers(0, 99)] * 5),
         open_windows=st.none() | st.integers(0, 99),
+        traffic=st.lists(st.builds(Traffic, names, st.integers(0, 99), positive), max_size=3).map(tuple),
         shard_load=arrays,
         shard_bytes=arrays,
     )
@@ -67,6 +72,7 @@ def snapshots(draw):
         st.booleans(),
         maybe,
         maybe,
+        sources=st.lists(st.builds(SourceHome, names, st.integers(0, 9), places), max_size=2).map(tuple),
     )
     return Snapshot(draw(positive), tuple(nodes), tuple(draw(st.lists(jobs, max_size=2))))
 
@@ -94,6 +100,15 @@ def test_recording_round_trip_is_lossless(recorded):
 @given(snapshots())
 def test_snapshot_dict_survives_msgpack(snapshot):
     plain = msgpack.unpackb(msgpack.packb(snapshot_to_dict(snapshot)))
+    assert same(snapshot_from_dict(plain), snapshot)
+
+
+def test_recording_of_earlier_release_has_neither_traffic_nor_memory():
+    executor = ExecutorSnapshot(ExecutorId("op", 0), 0, {0: 1}, 1.0, 2.0)
+    snapshot = Snapshot(1.0, (NodeSnapshot("a", "h", 4),), (JobSnapshot("j", 1, (executor,)),))
+    plain = snapshot_to_dict(snapshot)
+    del plain["nodes"][0]["memory"], plain["jobs"][0]["sources"], plain["jobs"][0]["placement"]
+    del plain["jobs"][0]["executors"][0]["traffic"]
     assert same(snapshot_from_dict(plain), snapshot)
 
 

@@ -63,6 +63,16 @@ def test_rows_of_moving_shard_count_as_no_customer():
     assert executor.measure(0.5).queue_rows == 3
 
 
+def test_traffic_is_measured_by_upstream_instance():
+    other = ExecutorId("source", 1)
+    executor = ElasticExecutor(ME, KeySpace(1, SHARDS), 0, {0: 1}, [SOURCE, other])
+    executor.measure(0.0)
+    for origin, nbytes in [(SOURCE, 300), (other, 500), (SOURCE, 300)]:
+        batch = Batch(pa.record_batch({"key": pa.array([1], pa.int64())}), np.array([1], dtype=np.uint64), 0.0)
+        executor.accept(executor.split(batch), origin, batch, nbytes, 0.5)
+    assert executor.measure(1.0).traffic == ((SOURCE, 600.0), (other, 500.0))
+
+
 def test_arrivals_and_outputs_are_measured_separately():
     executor = make(1)
     for tenth in range(10):

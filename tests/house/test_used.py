@@ -25,8 +25,6 @@ CALLED_BY_LIBRARIES = {
 }  # fmt: skip
 
 CALLED_LATER = {
-    # homes that move: state that leaves its worker, cores and workers that are added and removed
-    "Reconfigurer", "TargetUtilisation",
     # windows: the user's interface, and shared partial results
     "choose_layout", "naive_merges", "pays", "sharing", "tumbling",
     # checkpoints: the runtime takes and restores them

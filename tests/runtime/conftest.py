@@ -56,7 +56,9 @@ class FakeScheduler:
     def add(self, address, threads=2, status="running"):
         status = SimpleNamespace(name=status)
         host = address.partition(":")[0]
-        self.workers[address] = SimpleNamespace(address=address, host=host, nthreads=threads, status=status)
+        self.workers[address] = SimpleNamespace(
+            address=address, host=host, nthreads=threads, status=status, memory_limit=2**30
+        )
 
     def rpc(self, address):
         return _Rpc(self, address)

@@ -149,7 +149,7 @@ def test_digests_of_64_bits_round_trip(digest, query, rows):
 
 def test_report_round_trips():
     executor = ExecutorReport("op", 1, 0, 2, 1.0, 2.0, None, 3.0, 4.0, 5.0, 6, 7.0, None, None, 8, 9, 10, 11)
-    detail = ExecutorDetail(b"histogram", None, 0.0, b"load", b"bytes", 3)
+    detail = ExecutorDetail(b"histogram", None, 0.0, b"load", b"bytes", 3, (("rows", 0, 2.5),))
     times = (InstanceTime("op", 1, None, 0), InstanceTime("rows", 0, 17, 2))
     report = PartReport(False, b"error", (executor,), (detail,), event_times=times, dead_letters={"op": 3}, lost=("a",))
     instance = InstanceRows("rows", 0, 5, 2.5, busy=0.25, backpressured=0.5, lag=1.5)

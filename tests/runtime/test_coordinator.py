@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dask_elastic._version import __version__
+from dask_elastic.planning import registry
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
 from dask_elastic.runtime.protocol.job_status import Status
@@ -16,7 +17,7 @@ from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import NodeLost, SubmitError, UnknownJob, VersionMismatch
+from dask_elastic.vocab.errors import MissingExtra, NodeLost, SubmitError, UnknownJob, VersionMismatch
 
 
 @pytest.fixture
@@ -216,3 +217,61 @@ def test_command_takes_one_checkpoint_also_while_another_is_in_progress(fake, wo
         await coordinator.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("placement", "homes"),
+    [
+        ("spread", {"op0": (0, 1, 0), "op1": (1, 0, 1)}),
+        ("ssm", {"op0": (0, 0, 0), "op1": (1, 1, 1)}),
+    ],
+)
+def test_placement_at_submit_decides_the_homes(fake, placement, homes):
+    coordinator = Coordinator(fake.Scheduler({"h:1": 4, "h:2": 4}))
+
+    async def run():
+        await coordinator.submit(fake.submission(executors=3, operators=2, placement=placement))
+        coordinator.controller.stop()
+
+    asyncio.run(run())
+    assert {name: coordinator.jobs["job"].spec.homes[name] for name in homes} == homes
+
+
+def test_placement_without_its_solver_is_refused_by_name(fake, monkeypatch):
+    def missing(*_):
+        raise MissingExtra("planner 'milp' needs highspy: pip install it")
+
+    monkeypatch.setattr(registry, "require", missing)
+    coordinator = Coordinator(fake.Scheduler({"h:1": 4}))
+    with pytest.raises(SubmitError, match="placement='milp': planner 'milp' needs highspy"):
+        asyncio.run(coordinator.submit(fake.submission(placement="milp")))
+    assert not coordinator.jobs
+
+
+def test_restart_places_homes_by_free_slots_when_the_planner_fails(fake, monkeypatch, caplog):
+    def missing(*_):
+        raise MissingExtra("planner 'milp' needs highspy: pip install it")
+
+    monkeypatch.setattr(registry, "require", missing)
+    coordinator, call = Coordinator(fake.Scheduler({"h:1": 4})), fake.submission(placement="milp")
+    assert asyncio.run(coordinator.starts._planned_again(call, ["h:1"], {"rows": 1, "op0": 2})) is None
+    assert "its homes are placed by free slots: placement='milp': planner 'milp' needs highspy" in caplog.text
+
+
+def test_worker_that_leaves_while_homes_are_planned_gets_none(fake, monkeypatch):
+    scheduler = fake.Scheduler({"h:1": 4, "h:2": 4})
+    coordinator = Coordinator(scheduler)
+
+    async def planned(*_):
+        del scheduler.workers["h:1"]
+        return {"op0": (0, 0)}
+
+    monkeypatch.setattr(coordinator.starts, "_planned", planned)
+
+    async def run():
+        await coordinator.submit(fake.submission(executors=2, placement="flux"))
+        coordinator.controller.stop()
+
+    asyncio.run(run())
+    spec = coordinator.jobs["job"].spec
+    assert (spec.nodes, spec.homes["op0"]) == (("h:2",), (0, 0))

@@ -30,6 +30,12 @@ def test_durations_and_sizes_accept_texts_and_numbers():
     assert (made.flush_interval, made.report_interval, made.channel_window) == (120.0, 1.0, 2_000)
 
 
+def test_unknown_placement_is_refused_with_list_of_placements():
+    with pytest.raises(SubmitError, match=r"'albic', .*'cola', .*'ssm'.*; did you mean 'albic'"):
+        job_options({"placement": "albik"})
+    assert [job_options({"placement": name}).placement for name in ("spread", "mtm")] == ["spread", "mtm"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_refuses_a_wrong_value_by_name(name):
     with pytest.raises(SubmitError, match=name):

@@ -17,7 +17,7 @@ from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.snapshot_log import EXECUTOR_BYTES, SnapshotLog
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
 NOW = 1_000.0
 
@@ -65,6 +65,24 @@ def test_snapshot_of_executor_has_measures_of_its_home(fake):
     assert (second.home, second.arrival_rate) == (1, 5.0)
     assert first.entry
     assert not first.pinned
+
+
+def test_snapshot_has_traffic_of_executors_nodes_of_sources_and_memory_of_workers(fake):
+    coordinator, _, record = submitted(fake, {"h1:1": 2, "h1:2": 2}, executors=2, placement="flux")
+    traffic = ((ExecutorId("rows", 0), 9.0), (ExecutorId("rows", 1), 4.0))
+    reported(fake, record, 0, fake.measure("op0", 0, node=0, traffic=traffic))
+    taken = snapshot(coordinator)
+    [job] = taken.jobs
+    assert job.executors[0].traffic == (Traffic("rows", 0, 9.0), Traffic("rows", 1, 4.0))
+    assert job.executors[1].traffic == ()
+    assert (job.placement, job.sources) == ("flux", (SourceHome("rows", 0, 0),))
+    assert [node.memory for node in taken.nodes] == [2**30, 2**30]
+
+
+def test_traffic_of_stale_report_is_left_out(fake):
+    coordinator, _, record = submitted(fake, {"h1:1": 2})
+    reported(fake, record, 0, fake.measure("op0", 0, traffic=((ExecutorId("rows", 0), 9.0),)), at=NOW - 60)
+    assert snapshot(coordinator).jobs[0].executors[0].traffic == ()
 
 
 def test_snapshot_has_rate_of_all_sources_and_lag_of_the_latest(fake):

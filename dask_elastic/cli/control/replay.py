@@ -1,4 +1,4 @@
-"""``dask elastic replay``: what core planners would have decided on recorded snapshots."""
+"""``dask elastic replay``: what planners of cores and homes would have decided on recorded snapshots."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.terminal.console import show
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
 from dask_elastic.cli.terminal.quantities import MISSING, clock, count, duration, size
+from dask_elastic.control.placement.choices import PLACEMENTS, SPREAD
+from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.replayed_jobs import ReplayedPeriod, ReplaySummary, replayed_periods, summaries
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.client.recordings import load_snapshots
@@ -21,10 +23,15 @@ from dask_elastic.runtime.config.control_options import control_options
 
 if TYPE_CHECKING:
     from dask_elastic.cli.terminal.console import Shown
+    from dask_elastic.control.placement.replayed_homes import HomesSummary
+    from dask_elastic.vocab.snapshot import Snapshot
 
 AS_SUBMITTED = "(as submitted)"
 SUMMARY = (
     "planner", "job", "changes", "moved", "core seconds", "recorded", "predicted", "measured", "within target",
+)  # fmt: skip
+HOMES = (
+    "placement", "job", "moves", "moved", "longest pause", "load distance", "recorded", "within workers", "recorded ",
 )  # fmt: skip
 PERIODS = ("time", "job", "measured", "predicted", "recorded", "cores", "moved", "reason")
 
@@ -33,35 +40,104 @@ PERIODS = ("time", "job", "measured", "predicted", "recorded", "cores", "moved",
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--planner", "planners", type=click.Choice(names("cores")), multiple=True,
               help="Replay with this core planner; may be repeated. Each job's own if left out.")  # fmt: skip
+@click.option("--placement", "placements", type=click.Choice([name for name in PLACEMENTS if name != SPREAD]),
+              multiple=True, help="Replay homes with this placement instead of cores; may be repeated.")  # fmt: skip
 @click.option("--job", "job", metavar="JOB", help="Show only this job.")
 @click.option("--decisions", "with_decisions", is_flag=True, help="Show each period in which cores change.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of periods.")
-def replay(file: Path, planners: tuple[str, ...], job: str | None, with_decisions: bool, as_json: bool) -> None:
+def replay(
+    file: Path,
+    planners: tuple[str, ...],
+    placements: tuple[str, ...],
+    job: str | None,
+    with_decisions: bool,
+    as_json: bool,
+) -> None:
     """Decide again on the snapshots in FILE, and show predictions beside measurements.
 
     For example:
         dask elastic explain flight-delays --snapshots snapshots.jsonl
         dask elastic replay snapshots.jsonl --planner elasticutor --planner naive
         dask elastic replay snapshots.jsonl --decisions
+        dask elastic replay snapshots.jsonl --placement albic --placement milp
 
     The load is that of the recording; the cores are those that the replayed planner gives, period by
     period. Measured is the latency with the recorded cores, predicted the one that the model expects
     with the replayed planner's cores; both are medians. The settings of the control loop are those
-    of the configuration on this machine.
+    of the configuration on this machine. With --placement: the moves of homes, their state and the
+    longest pause that is expected; the load distance as a share of the mean load, and the traffic
+    that stays within workers, each beside that of the recorded homes, as means over the periods.
     """
+    if planners and placements:
+        raise click.UsageError("--planner is about cores, --placement about homes: give one of them.")
     snapshots, settings = load_snapshots(file), control_options().settings
+    if placements:
+        _replay_homes(file, snapshots, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
+        return
     found = {
         name or AS_SUBMITTED: [one for one in replayed_periods(snapshots, settings, name) if job in (None, one.job)]
         for name in dict.fromkeys(planners) or (None,)
     }
-    if job is not None and not any(found.values()):
-        known = ", ".join(sorted({one.name for snapshot in snapshots for one in snapshot.jobs})) or "none"
-        raise click.UsageError(f"{file} has no job {job!r}: its jobs are {known}")
+    _check_job(file, snapshots, job)
     if as_json:
         rows = [{"planner": name, **asdict(period)} for name, periods in found.items() for period in periods]
         click.echo(json_text(rows))
         return
     show(*_shown(found, with_decisions))
+
+
+def _check_job(file: Path, snapshots: Sequence[Snapshot], job: str | None) -> None:
+    known = sorted({one.name for snapshot in snapshots for one in snapshot.jobs})
+    if job is not None and job not in known:
+        raise click.UsageError(f"{file} has no job {job!r}: its jobs are {', '.join(known) or 'none'}")
+
+
+def _replay_homes(
+    file: Path,
+    snapshots: Sequence[Snapshot],
+    placements: Sequence[str],
+    job: str | None,
+    with_decisions: bool,
+    as_json: bool,
+) -> None:
+    # Planners of placements import SciPy, which takes long.
+    from dask_elastic.control.placement.replayed_homes import homes_summaries, replayed_homes
+
+    _check_job(file, snapshots, job)
+    found = {name: [one for one in replayed_homes(snapshots, name) if job in (None, one.job)] for name in placements}
+    if as_json:
+        click.echo(json_text([asdict(period) for periods in found.values() for period in periods]))
+        return
+    if not any(found.values()):
+        click.echo(f"{file} is shorter than a period of {PlacementSettings().period:g} s, or all its jobs are static.")
+        return
+    rows = [_homes_row(name, one) for name, periods in found.items() for one in homes_summaries(periods)]
+    shown: list[Shown] = [ConsoleTable(HOMES, rows, left=2, optional=("longest pause", "moved"))]
+    if with_decisions:
+        for name, periods in found.items():
+            moved = [
+                [clock(one.time), one.job, count(one.moves), size(one.moved_bytes), one.reason]
+                for one in periods
+                if one.moves
+            ]
+            heads = ("time", "job", "moves", "moved", "reason")
+            table = ConsoleTable(heads, moved, left={"time", "job", "reason"})
+            shown += ["", (f"Placement {name}", "bold"), table if moved else "It moves nothing."]
+    show(*shown)
+
+
+def _homes_row(name: str, one: HomesSummary) -> list[Cell]:
+    return [
+        name,
+        (one.job, "bold"),
+        count(one.moves),
+        size(one.moved_bytes),
+        duration(one.pause),
+        f"{one.distance:.0%}",
+        f"{one.recorded_distance:.0%}",
+        f"{one.collocation:.0%}",
+        f"{one.recorded_collocation:.0%}",
+    ]
 
 
 def _shown(found: dict[str, list[ReplayedPeriod]], with_decisions: bool) -> list[Shown]:

@@ -12,8 +12,10 @@ from dask_elastic.control.explanation.amounts import cores, size
 from dask_elastic.control.explanation.core_count import count_reasons
 from dask_elastic.control.explanation.core_place import place_reasons
 from dask_elastic.control.explanation.doubled_load import DoubledLoad, doubled_load
+from dask_elastic.control.explanation.inputs import input_texts
 from dask_elastic.control.explanation.job_explanation import ExecutorExplanation, JobExplanation
 from dask_elastic.control.explanation.planned_decision import PlannedChange, PlannedDecision
+from dask_elastic.control.explanation.planned_homes import planned_homes
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.control.reason import RESOLVED, duration
 from dask_elastic.control.settings import ControlSettings
@@ -161,6 +163,7 @@ class Evidence:
             reason=_reason(preview),
             feasible=preview.outlook.feasible,
             starved=preview.outlook.starved,
+            homes=planned_homes(job, self.snapshots, self.current),
         )
 
     @cached_property
@@ -212,6 +215,7 @@ class Evidence:
             why_so_many=(_STATIC,) if preview is None else count_reasons(preview, index, self.settings),
             why_there=place_reasons(executor, self._job, self.current, bound, self.settings),
             decisions=tuple(self._decisions(executor.executor)),
+            inputs=input_texts(executor, self._job, self.current),
         )
 
     def _decisions(self, executor: ExecutorId) -> list[str]:

@@ -19,7 +19,7 @@ SHOWN = 40
 
 COLUMNS = (
     "operator", "executor", "home", "cores", "at_home", "arrival_rate", "service_rate", "load", "wanted",
-    "at_twice_the_load", "state_bytes", "why_so_many", "why_there", "decisions",
+    "at_twice_the_load", "state_bytes", "why_so_many", "why_there", "decisions", "inputs",
 )  # fmt: skip
 
 
@@ -49,6 +49,8 @@ class ExecutorExplanation:
         Sentences without a full stop: why it has its number of cores, and why they are on their nodes.
     decisions : tuple of str
         The last decisions that changed its cores, newest first.
+    inputs : tuple of str
+        What it gets from upstream instances, and where these are, heaviest first.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class ExecutorExplanation:
     why_so_many: tuple[str, ...]
     why_there: tuple[str, ...]
     decisions: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
 
     @property
     def load(self) -> float | None:
@@ -91,6 +94,7 @@ class ExecutorExplanation:
         for question, answers in (
             ("why so many", self.why_so_many),
             ("why there", self.why_there),
+            ("inputs", self.inputs),
             ("at twice the load", () if self.doubled is None else (cores(self.doubled),)),
             ("last decisions", self.decisions),
         ):
@@ -186,7 +190,7 @@ class JobExplanation:
             Columns: ``operator``, ``executor``, ``home`` (address), ``cores``, ``at_home`` (how many of them),
             ``arrival_rate`` (λ, tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``load`` (λ/μ, busy
             cores), ``wanted`` (cores that the model asks for), ``at_twice_the_load`` (cores), ``state_bytes``,
-            ``why_so_many``, ``why_there`` and ``decisions`` (lists of sentences).
+            ``why_so_many``, ``why_there``, ``decisions`` and ``inputs`` (lists of sentences).
         """
         import pandas as pd
 
@@ -194,7 +198,7 @@ class JobExplanation:
             (
                 one.executor.component, one.executor.index, one.home, sum(one.cores.values()),
                 one.cores.get(one.home, 0), one.arrival_rate, one.service_rate, one.load, one.wanted, one.doubled,
-                one.state_bytes, [*one.why_so_many], [*one.why_there], [*one.decisions],
+                one.state_bytes, [*one.why_so_many], [*one.why_there], [*one.decisions], [*one.inputs],
             )
             for one in self.executors
         ]  # fmt: skip

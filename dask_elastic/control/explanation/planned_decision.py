@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dask_elastic.control.explanation.amounts import cores, joined, latency, size
+from dask_elastic.control.explanation.planned_homes import PlannedHomes
 from dask_elastic.control.reason import duration
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -72,6 +73,8 @@ class PlannedDecision:
         Whether any allocation meets the target.
     starved : int
         Cores that the job lacks: needed but not available.
+    homes : PlannedHomes or None
+        What the placement loop would decide about the job's homes; None with ``placement="spread"``.
 
     Examples
     --------
@@ -92,6 +95,7 @@ class PlannedDecision:
     reason: str
     feasible: bool
     starved: int
+    homes: PlannedHomes | None = None
 
     @property
     def moved_bytes(self) -> float:
@@ -117,7 +121,8 @@ class PlannedDecision:
         count = len(self.changes)
         title = f"{self.job}: {count or 'no'} {'change' if count < 2 else 'changes'}"
         lines = [f"{title}; {joined(latencies)}" if latencies else title, self.reason]
-        return "\n".join([*lines, *(f"  {change}" for change in self.changes)])
+        homes = [] if self.homes is None else [str(self.homes)]
+        return "\n".join([*lines, *(f"  {change}" for change in self.changes), *homes])
 
 
 def _places(held: Mapping[str, int]) -> str:

@@ -17,6 +17,7 @@ from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
 from dask_elastic.checkpoint.read_state import reading_of
+from dask_elastic.control.placement.choices import check_installed
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
@@ -68,7 +69,8 @@ def submit(
         key columns (`Topology.explain` shows them); or pairs of a compute and one that reads it, as of
         `Topology.fusions`. Not yet with ``checkpoint`` or state on disk.
     **options
-        What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
+        What the control loop aims at: ``latency_target``, ``planner``, ``placement``,
+        ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
         ``channel_window``, ``watermark_interval``, ``idle_timeout``, ``report_interval``, ``stall_after``. The
         configuration page explains them. Defaults come from the Dask configuration under ``elastic``.
@@ -115,6 +117,7 @@ def submit(
     client = checked_client(client)
     check_exposure([client.scheduler.address])
     checked = job_options(options)
+    check_installed(checked.placement)
     components = build_components(topology, fuse)
     _check_fused(components, checked)
     check_sources(components)
@@ -236,6 +239,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
         about |= {
             "instances": source.parallel,
             "pushed": source.pushed,
+            "rate": source.rate,
             "epochs": source.epochs,
             "accepts_resets": source.on_reset == "accept",
             "spooled": durable and (source.spooled or (source.epochs > 0 and source.replayable)),

@@ -6,6 +6,7 @@ from typing import Any
 
 import dask.config
 
+from dask_elastic.control.placement.choices import PLACEMENTS
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import Amount, Choice, Count, Duration, Flag, Folder, Option, Size, nearest
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
@@ -15,6 +16,7 @@ from dask_elastic.vocab.errors import SubmitError
 OPTIONS = (
     Option("on_error", Choice(("fail", "skip"))),
     Option("planner", Choice(tuple(names("cores")))),
+    Option("placement", Choice(PLACEMENTS)),
     Option("paradigm", Choice(PARADIGMS)),
     Option("dry_run", Flag()),
     Option("inbox_time", Duration()),

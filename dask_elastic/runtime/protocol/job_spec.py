@@ -79,6 +79,8 @@ class JobOptions:
         Where operators keep their state, unless they say otherwise: one of `STORES`.
     state_memory : float
         With "auto", the share of a worker's memory above which the state of the job there moves to disk.
+    placement : str
+        The name of the planner that places the homes of executors, or "spread".
     """
 
     on_error: str
@@ -102,6 +104,7 @@ class JobOptions:
     stall_after: float | None = None
     state_store: str = "memory"
     state_memory: float = 0.4
+    placement: str = "spread"
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ class ComponentSummary:
         The computes that run in its tasks behind the first one, each with its state before its first row.
     windowing : bytes or None
         The windows of a stateful component: a pickled `Windowing`; None without any.
+    rate : float or None
+        Rows per second that a source declares, of all its instances; None if it declares none.
     """
 
     name: str
@@ -162,6 +167,7 @@ class ComponentSummary:
     edges: tuple[tuple[str, str], ...] = ()
     fused: tuple[tuple[str, bytes], ...] = ()
     windowing: bytes | None = None
+    rate: float | None = None
 
     def empty_state_of(self, operator: str) -> bytes | None:
         """Return the state of one of its computes before the first row, as an Arrow IPC stream."""

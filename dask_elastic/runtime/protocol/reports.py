@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
@@ -114,6 +114,9 @@ class ExecutorDetail:
         Busy seconds per second, and bytes of state, of each shard: float32, little-endian.
     jumps : int
         How often the shares of the shards have jumped so far.
+    traffic : tuple of (str, int, float)
+        Component and number of upstream instances, and the bytes per second from them, the heaviest ones first. Plain
+        values, so that the scheduler's event loop does not convert them.
     """
 
     latency_now: bytes
@@ -122,6 +125,7 @@ class ExecutorDetail:
     shard_load: bytes
     shard_bytes: bytes
     jumps: int
+    traffic: Any = ()
 
 
 IDLE_SECONDS = 1.0

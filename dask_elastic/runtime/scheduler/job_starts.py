@@ -6,13 +6,15 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from dask_elastic._version import __version__
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.control.lease import CLOCK_ERROR
+from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.planning.initial import InitialPlacement, place
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
@@ -40,6 +42,10 @@ ROUNDS = 4
 
 RUN_DIGITS = 12
 """Hexadecimal digits of the random identifier of a run."""
+
+
+Homes: TypeAlias = Mapping[str, Sequence[int]]
+"""The node that is wanted for each executor, by component."""
 
 
 class Candidates(NamedTuple):
@@ -149,7 +155,13 @@ class JobStarts:
         # Workers may have been retired meanwhile.
         usable = self.workers.usable()
         nodes = [address for address in candidates.nodes if address in usable] or candidates.nodes
-        record = self._placed(call, nodes)
+        resumed = {s.name: s.instances or 1 for s in call.summaries} if call.resume is not None else None
+        homes = await self._planned(call, nodes, resumed)
+        usable = self.workers.usable()
+        if homes is not None and not all(address in usable for address in nodes):
+            # Workers have left while the planner decided.
+            nodes, homes = [address for address in nodes if address in usable] or nodes, None
+        record = self._placed(call, nodes, resumed, homes)
         record.submitted = replace(call, run=record.spec.run)
         if call.options.checkpoint is not None:
             await self._open_checkpoints(record, call.options.checkpoint)
@@ -172,9 +184,8 @@ class JobStarts:
             await self.calls.tell(record, end if here else part_calls.Forget(*record.generation_id))
         return record
 
-    def _placed(self, call: Submit, nodes: list[str]) -> JobRecord:
-        resumed = {s.name: s.instances or 1 for s in call.summaries} if call.resume is not None else None
-        placement = self._place(call, nodes, resumed)
+    def _placed(self, call: Submit, nodes: list[str], resumed: dict[str, int] | None, homes: Homes | None) -> JobRecord:
+        placement = self._place(call, nodes, resumed, homes)
         generation = self.next_generation()
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
@@ -249,10 +260,11 @@ class JobStarts:
         self._generation = max(self._generation, generation)
         state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)
+        instances = {name: len(homes) for name, homes in record.spec.homes.items()}
+        wanted = await self._planned_again(call, nodes, instances)
         if not record.live:
             return
-        instances = {name: len(homes) for name, homes in record.spec.homes.items()}
-        placement = self._place(call, nodes, instances)
+        placement = self._place(call, nodes, instances, wanted)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
@@ -265,8 +277,22 @@ class JobStarts:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
             raise
 
-    def _place(self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None) -> InitialPlacement:
+    async def _planned_again(self, call: Submit, nodes: list[str], instances: dict[str, int]) -> Homes | None:
+        """Return as `_planned`; a job that runs already is restarted without a plan rather than not at all."""
+        try:
+            return await self._planned(call, nodes, instances)
+        except SubmitError as error:
+            logger.warning("job %r: its homes are placed by free slots: %s", call.name, error)
+            return None
+
+    def _free(self, nodes: list[str]) -> list[int]:
+        """Return the free slots of each node; below 0 where jobs share slots."""
         held = self.jobs.held()
+        return [self.workers.slots(address) - held.get(address, 0) for address in nodes]
+
+    def _place(
+        self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None, homes: Homes | None = None
+    ) -> InitialPlacement:
         slots = {address: self.workers.slots(address) for address in nodes}
         for operator, cores in call.cores.items():
             if cores > (most := sum(slots.values())):
@@ -274,12 +300,25 @@ class JobStarts:
                     f"cores={{{operator!r}: {cores}}}: each executor would have more cores than the cluster has slots, "
                     f"which are {most}. Give at most {most}, or add workers; tasks that share a slot gain nothing."
                 )
-        free = [slots[address] - held.get(address, 0) for address in nodes]
+        free = self._free(nodes)
         try:
             requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
-            return place(requests, free, self.workers.growth.workers)
+            return place(requests, free, homes, self.workers.growth.workers)
         except PlanningError as error:
             raise SubmitError(str(error)) from error
+
+    async def _planned(self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None) -> Homes | None:
+        """Return the homes that the planner of a job's placement wants; None if slots alone decide.
+
+        Slots may be taken by other jobs meanwhile: the placement itself is made afterwards.
+        """
+        if call.options.placement == SPREAD:
+            return None
+        spread, free = self._place(call, nodes, instances), self._free(nodes)
+        try:
+            return await in_thread(_planned_homes, call, spread, free)
+        except PlanningError as error:
+            raise SubmitError(f"placement={call.options.placement!r}: {error}") from error
 
     async def _start(self, record: JobRecord) -> None:
         spec = record.spec
@@ -294,3 +333,11 @@ class JobStarts:
         await self.calls.all(record, part_calls.StartExecutors(*record.generation_id))
         record.change(JobEvent.STARTED)
         await self.calls.all(record, part_calls.StartSources(*record.generation_id))
+
+
+def _planned_homes(call: Submit, spread: InitialPlacement, free: list[int]) -> Homes:
+    # It imports SciPy, which takes long and which a scheduler without such jobs does not need.
+    from dask_elastic.control.placement.initial_homes import ComponentFlow, initial_homes
+
+    flows = [ComponentFlow(s.name, s.inputs, s.rate) for s in call.summaries if s.kind != "sink"]
+    return initial_homes(call.options.placement, flows, spread, free)

@@ -15,7 +15,7 @@ from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
 STALE_PERIODS = 3
 """A report is stale after so many periods, of reports or of the control loop, whichever are longer."""
@@ -136,6 +136,8 @@ class ClusterView:
             source_rate=sum(part.rate for part in sources),
             source_lag=max((part.lag for part in sources), default=0.0),
             event_time=max((time for time in times if time is not None), default=None),
+            placement=options.placement,
+            sources=_source_homes(spec, place_of),
         )
 
 
@@ -170,8 +172,17 @@ def _executor(
         windows=measure.windows,
         open_windows=measure.open_windows,
         event_time=measure.event_time,
+        traffic=tuple(map(Traffic._make, detail.traffic)) if fresh else (),
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
+    )
+
+
+def _source_homes(spec: JobSpec, place_of: Mapping[int, int]) -> tuple[SourceHome, ...]:
+    """Return the nodes of a job's sources."""
+    sources = [summary.name for summary in spec.summaries if summary.kind == "source"]
+    return tuple(
+        SourceHome(name, index, place_of[node]) for name in sources for index, node in enumerate(spec.homes[name])
     )
 
 
@@ -257,7 +268,7 @@ class SnapshotBuilder:
         if not self.membership.known_to_all(address):
             # A running job has not connected to the worker yet, and so cannot get cores there.
             cores = min(cores, held.get(address, 0))
-        return NodeSnapshot(address, state.host, cores, workers.leaving(address))
+        return NodeSnapshot(address, state.host, cores, workers.leaving(address), int(state.memory_limit or 0))
 
 
 def _view(record: JobRecord) -> JobView:

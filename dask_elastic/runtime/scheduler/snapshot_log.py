@@ -10,7 +10,9 @@ from dask_elastic.vocab.snapshot import Snapshot
 KEPT = 600
 KEPT_BYTES = 32 * 2**20
 EXECUTOR_BYTES = 1_000
-"""Approximate bytes of an executor without the arrays of its shards."""
+"""Approximate bytes of an executor without the arrays of its shards and its traffic."""
+TRAFFIC_BYTES = 120
+"""Approximate bytes of the traffic from one upstream instance to one executor."""
 
 
 class SnapshotLog:
@@ -84,4 +86,6 @@ def _size(snapshot: Snapshot) -> int:
         for array in (executor.shard_load, executor.shard_bytes)
         if array is not None
     )
-    return sum(arrays) + EXECUTOR_BYTES * sum(len(job.executors) for job in snapshot.jobs)
+    traffic = sum(len(executor.traffic) for job in snapshot.jobs for executor in job.executors)
+    executors = sum(len(job.executors) for job in snapshot.jobs)
+    return sum(arrays) + EXECUTOR_BYTES * executors + TRAFFIC_BYTES * traffic

@@ -111,4 +111,5 @@ def _detail(measure: ExecutorMeasure) -> ExecutorDetail:
         shard_load=measure.shard_load.astype("<f4").tobytes(),
         shard_bytes=measure.shard_bytes.astype("<f4").tobytes(),
         jumps=measure.jumps,
+        traffic=tuple((*origin, rate) for origin, rate in measure.traffic),
     )

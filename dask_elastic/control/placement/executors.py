@@ -1,0 +1,313 @@
+"""Translation between snapshots and placement problems: executors are groups, nodes are bins.
+
+Goal
+    What a planner reads follows from a snapshot, and what it answers becomes moves of homes; nothing else translates.
+Method
+    The groups are the executors of the planned job, then its sources and the executors of other jobs, which stay where
+    they are. The resources are processor time, memory and network. The load of an executor counts at its home, where
+    its receiver and its state are, also where it has cores on other nodes.
+Not done
+    Sinks, which follow the executors that feed them.
+
+Notes
+-----
+ALBIC, sections 3 and 4.3; its key groups are executors here, since in the executor-centric paradigm key groups keep
+their executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.sparse import coo_matrix
+
+from dask_elastic.control.keys import JobKey, job_key
+from dask_elastic.control.placement.measured_loads import ExecutorLoad, JobLoads
+from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import HomeMove
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+RESOURCES = ("processor time", "memory", "network")
+"""The columns of the loads; memory is left out where that of a node is not known."""
+
+_ORDERED = 64
+"""Up to so many moves are ordered by what each gains; more are ordered by load."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedExecutors:
+    """The placement problem of one job, and what its groups and bins stand for.
+
+    Parameters
+    ----------
+    job : JobKey
+        The job.
+    problem : PlacementProblem
+        The problem.
+    executors : tuple of ExecutorId
+        The first groups: the executors of the job, in the order of the snapshot.
+    nodes : tuple of int
+        The node of each bin, as an index into the snapshot's nodes.
+    addresses : tuple of str
+        The address of each bin.
+    resources : tuple of str
+        The resource of each column of the loads.
+    """
+
+    job: JobKey
+    problem: PlacementProblem
+    executors: tuple[ExecutorId, ...]
+    nodes: tuple[int, ...]
+    addresses: tuple[str, ...]
+    resources: tuple[str, ...]
+
+    @property
+    def bottleneck(self) -> str:
+        """The resource that is used most, which planners balance."""
+        return self.resources[self.problem.bottleneck]
+
+
+def placed_executors(
+    snapshot: Snapshot,
+    job: JobSnapshot,
+    loads: Mapping[JobKey, JobLoads],
+    settings: PlacementSettings,
+    speeds: Mapping[str, float] | None = None,
+    history: Sequence[JobLoads] = (),
+    held: frozenset[ExecutorId] = frozenset(),
+) -> PlacedExecutors:
+    """Return the placement problem of a job.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The cluster.
+    job : JobSnapshot
+        The job of the snapshot whose homes are planned.
+    loads : mapping of JobKey to JobLoads
+        The measured loads of all jobs.
+    settings : PlacementSettings
+        Budgets and the capacity of the network.
+    speeds : mapping of str to float, optional
+        The speed of a core of each node by address; 1 where it is left out.
+    history : sequence of JobLoads, optional
+        The job's loads in earlier periods, oldest first.
+    held : frozenset of ExecutorId, optional
+        Executors of the job that stay, unless their node is retiring; as do those that are pinned.
+
+    Returns
+    -------
+    PlacedExecutors
+        The problem. Nodes without slots and without homes are no bins.
+
+    Raises
+    ------
+    PlanningError
+        If no node stays.
+    """
+    speed = speeds or {}
+    hosts = {executor.home for one in snapshot.jobs for executor in one.executors}
+    nodes = tuple(place for place, node in enumerate(snapshot.nodes) if node.cores > 0 or place in hosts)
+    bins = {place: at for at, place in enumerate(nodes)}
+    draining = [snapshot.nodes[place].retiring for place in nodes]
+    if all(draining):
+        raise PlanningError(f"homes of job {job.name!r} cannot be planned: no node stays. Add workers.")
+    groups = [_Group(one.executor, one.home, loads[job_key(job)].get(one.executor)) for one in job.executors]
+    groups += _fixed(snapshot, job, loads)
+    stay = [one.executor in held or one.pinned for one in job.executors]
+    current = np.array([bins[group.node] for group in groups], dtype=np.int64)
+    leaves = np.array(draining)[current]
+    pinned = np.array([*stay, *[True] * (len(groups) - len(stay))], dtype=np.bool_) & ~leaves
+    known = all(snapshot.nodes[place].memory > 0 for place in nodes)
+    columns = [0, 1, 2] if known else [0, 2]
+    factor = np.array([speed.get(snapshot.nodes[group.node].address, 1.0) for group in groups])
+    table = np.array([_row(group.load) for group in groups], dtype=np.float64).reshape(len(groups), len(RESOURCES))
+    table[:, 0] *= factor
+    capacity = np.array([_capacity(snapshot.nodes[place], speed, settings) for place in nodes], dtype=np.float64)
+    # Each resource in shares of what the nodes have together, since bytes and cores differ by nine orders.
+    whole = capacity.sum(axis=0) / 100
+    table, capacity = table / whole, capacity / whole
+    earlier = [[period.get(group.name, _NONE).processor for group in groups] for period in history]
+    # Any state may leave a retiring node, one at a time at least.
+    leaving = [group.load.state_bytes for group, leaves_now in zip(groups, leaves, strict=True) if leaves_now]
+    problem = PlacementProblem(
+        table[:, columns],
+        current,
+        len(nodes),
+        state_bytes=[group.load.state_bytes for group in groups],
+        capacity=capacity[:, columns],
+        draining=draining,
+        traffic=_traffic(groups, len(job.executors)),
+        operator=_numbered([group.name.component for group in groups]),
+        history=earlier or None,
+        max_moves=settings.max_moves,
+        max_cost=max([settings.budget_bytes, *leaving]),
+        pinned=pinned,
+    )
+    return PlacedExecutors(
+        job_key(job),
+        problem,
+        tuple(one.executor for one in job.executors),
+        nodes,
+        tuple(snapshot.nodes[place].address for place in nodes),
+        tuple(RESOURCES[column] for column in columns),
+    )
+
+
+def home_moves(placed: PlacedExecutors, placement: Placement, settings: PlacementSettings) -> tuple[HomeMove, ...]:
+    """Return the moves of homes that lead to a placement, those from retiring nodes and with most gain first.
+
+    Parameters
+    ----------
+    placed : PlacedExecutors
+        The problem.
+    placement : Placement
+        A planner's answer to it.
+    settings : PlacementSettings
+        The rates from which pauses are predicted.
+
+    Returns
+    -------
+    tuple of HomeMove
+        One for each executor of the job that changes its node. The gains are those of the moves in this order, so that
+        they sum to the gain of all.
+    """
+    problem, bin = placed.problem, placed.problem.current.copy()
+    left = [group for group in range(len(placed.executors)) if placement.bin[group] != bin[group]]
+    unit = problem.mean or 1.0
+    distance, inside = load_distance(problem, bin), _inside(problem, bin)
+    found = []
+    if len(left) > _ORDERED:
+        left.sort(key=lambda group: (not problem.draining[bin[group]], -problem.weight[group], group))
+    while left:
+        group = left[0] if len(left) > _ORDERED else min(left, key=lambda one: _rank(problem, bin, one, placement))
+        left.remove(group)
+        source, target = int(bin[group]), int(placement.bin[group])
+        bin[group] = target
+        then, within = load_distance(problem, bin), _inside(problem, bin)
+        state = float(problem.state_bytes[group])
+        found.append(
+            HomeMove(
+                *placed.job,
+                placed.executors[group],
+                placed.nodes[source],
+                placed.nodes[target],
+                moved_bytes=state,
+                pause=settings.handover + state / settings.transfer,
+                gain=(distance - then) / unit,
+                traffic=within - inside,
+            )
+        )
+        distance, inside = then, within
+    return tuple(found)
+
+
+def with_moves(snapshot: Snapshot, moves: Sequence[HomeMove]) -> Snapshot:
+    """Return a snapshot as it would be after some moves: homes at their new nodes, with the cores that were at the old.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The cluster.
+    moves : sequence of HomeMove
+        Moves of its executors.
+
+    Returns
+    -------
+    Snapshot
+        The same measurements at other homes.
+    """
+    targets = {(move.job, move.generation, move.executor): move.target for move in moves}
+    jobs = []
+    for job in snapshot.jobs:
+        homes = [targets.get((*job_key(job), one.executor), one.home) for one in job.executors]
+        jobs.append(replace(job, executors=tuple(map(at_home, job.executors, homes))))
+    return replace(snapshot, jobs=tuple(jobs))
+
+
+def at_home(executor: ExecutorSnapshot, home: int) -> ExecutorSnapshot:
+    """Return an executor with another home, where the cores are that were at its old one."""
+    if home == executor.home:
+        return executor
+    cores = {node: count for node, count in executor.cores.items() if node != executor.home}
+    moved = executor.cores.get(executor.home, 0)
+    if moved:
+        cores[home] = cores.get(home, 0) + moved
+    return replace(executor, home=home, cores=cores)
+
+
+_NONE = ExecutorLoad()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """An executor or an instance of a source, at its node."""
+
+    name: ExecutorId
+    node: int
+    given: ExecutorLoad | None
+
+    @property
+    def load(self) -> ExecutorLoad:
+        return self.given or _NONE
+
+
+def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> list[_Group]:
+    """Return the sources of a job and the executors of others, except on nodes that are retiring."""
+    found = [_Group(ExecutorId(one.component, one.index), one.node, None) for one in job.sources]
+    for other in snapshot.jobs:
+        if other is not job:
+            found += [
+                _Group(ExecutorId(f"{other.name}/{one.executor.component}", one.executor.index), one.home,
+                       loads[job_key(other)].get(one.executor))
+                for one in other.executors
+            ]  # fmt: skip
+    known = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
+    return [group for group in found if group.node in known]
+
+
+def _row(load: ExecutorLoad) -> tuple[float, float, float]:
+    return load.processor, load.memory, load.network
+
+
+def _capacity(
+    node: NodeSnapshot, speeds: Mapping[str, float], settings: PlacementSettings
+) -> tuple[float, float, float]:
+    processor = max(node.cores, 1) * speeds.get(node.address, 1.0)
+    return processor, max(node.memory * settings.memory_share, 1.0), settings.bandwidth
+
+
+def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
+    places = {group.name: at for at, group in enumerate(groups)}
+    entries = [
+        (places[origin], at, rate)
+        for at, group in enumerate(groups[:own])
+        for origin, rate in group.load.traffic.items()
+        if origin in places
+    ]
+    rows, columns, rates = zip(*entries, strict=True) if entries else ((), (), ())
+    return coo_matrix((np.array(rates, dtype=np.float64), (rows, columns)), shape=(len(groups), len(groups)))
+
+
+def _numbered(names: Sequence[str]) -> list[int]:
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
+def _inside(problem: PlacementProblem, bin: Ints) -> float:
+    """Return the bytes per second between groups of one bin."""
+    pairs = problem.traffic.tocoo()
+    return float(pairs.data[bin[pairs.row] == bin[pairs.col]].sum())
+
+
+def _rank(problem: PlacementProblem, bin: Ints, group: int, placement: Placement) -> tuple[bool, float, float]:
+    """Return the place of a move in the order: from retiring nodes first, then by distance, then by traffic."""
+    after = bin.copy()
+    after[group] = placement.bin[group]
+    return not problem.draining[bin[group]], load_distance(problem, after), -_inside(problem, after)

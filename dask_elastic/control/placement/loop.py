@@ -1,0 +1,250 @@
+"""The placement loop: decides, more slowly than the loop of cores, which homes of running jobs move.
+
+Goal
+    Homes are balanced and near what feeds them, retiring nodes are emptied, and little state moves.
+Method
+    Snapshots are collected for one period. Their mean loads and traffic make a placement problem, which the job's
+    planner solves within a budget of moves and bytes; scaling, balance and collocation are decided together, by ALBIC's
+    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once.
+Not done
+    Carrying the moves out, and weighing one job's gain against another's: each job is planned with the others fixed.
+
+Notes
+-----
+ALBIC, section 4.1 (Algorithm 1) and 3 (capacities inferred at runtime).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dask_elastic.control.keys import JobKey, job_key
+from dask_elastic.control.placement.choices import SPREAD
+from dask_elastic.control.placement.decision import PlacementDecision
+from dask_elastic.control.placement.executors import PlacedExecutors, home_moves, placed_executors
+from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, served_rates
+from dask_elastic.control.placement.planners import Consecutive, planner_of_job
+from dask_elastic.control.placement.scaling import ReportedScaling
+from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.control.reconfiguration import Reconfigurer
+from dask_elastic.control.scaling import Scaling, TargetUtilisation
+from dask_elastic.meters.node_speeds import NodeSpeeds
+from dask_elastic.planning.placement.problem import SLACK, Placement, PlacementProblem
+from dask_elastic.planning.placement.quality import collocation, load_distance
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import HomeMove
+from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
+
+
+@dataclass(eq=False)
+class _Memory:
+    """What the loop remembers of one job."""
+
+    placement: str
+    reconfigurer: Reconfigurer
+    reported: ReportedScaling | None
+    history: deque[JobLoads]
+    homes: dict[ExecutorId, str] = field(default_factory=dict)
+    moved_at: dict[ExecutorId, float] = field(default_factory=dict)
+    worthwhile: int = 0
+
+
+class PlacementLoop:
+    """Decides which homes move. The same snapshots give the same decisions.
+
+    Parameters
+    ----------
+    settings : PlacementSettings, optional
+        The settings; the defaults if not given.
+    placement : str, optional
+        The placement for all jobs; if not given, the one that each job names. Jobs with ``"spread"`` are left as they
+        are, and so are jobs of the static paradigm.
+
+    Attributes
+    ----------
+    node_counts : list of int
+        The numbers of nodes that stayed in earlier periods, oldest first.
+
+    Examples
+    --------
+    >>> from dask_elastic.vocab.snapshot import ExecutorSnapshot, NodeSnapshot
+    >>> def busy(index, rate):
+    ...     return ExecutorSnapshot(ExecutorId("count", index), 0, {0: 1}, arrival_rate=rate, service_rate=500.0)
+    >>> job = JobSnapshot("words", 1, (busy(0, 400.0), busy(1, 400.0)), placement="flux")
+    >>> nodes = (NodeSnapshot("tcp://a:1", "a", 4), NodeSnapshot("tcp://b:1", "b", 4))
+    >>> loop = PlacementLoop(PlacementSettings(patience=1))
+    >>> [decision] = loop.decide(Snapshot(0.0, nodes, (job,)))
+    >>> [(str(move.executor), move.source, move.target, move.gain) for move in decision.moves]
+    [('count[0]', 0, 1, 1.0)]
+    """
+
+    def __init__(self, settings: PlacementSettings | None = None, placement: str | None = None):
+        self.settings = settings or PlacementSettings()
+        self.placement = placement
+        self.node_counts: list[int] = []
+        self._speeds = NodeSpeeds()
+        self._jobs: dict[JobKey, _Memory] = {}
+        self._period: list[Snapshot] = []
+
+    def tick(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
+        """Take a snapshot; decide if a period is over.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The newest one.
+
+        Returns
+        -------
+        tuple of PlacementDecision
+            One for each job that is placed by a planner; none between two periods.
+        """
+        self._period.append(snapshot)
+        self._note_homes(snapshot)
+        if snapshot.now - self._period[0].now < self.settings.period:
+            return ()
+        return self._decisions(snapshot)
+
+    def decide(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
+        """Take a snapshot and decide, whether or not a period is over.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The newest one.
+
+        Returns
+        -------
+        tuple of PlacementDecision
+            One for each job that is placed by a planner.
+        """
+        self._period.append(snapshot)
+        self._note_homes(snapshot)
+        return self._decisions(snapshot)
+
+    def _decisions(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
+        loads = mean_loads(self._period)
+        self._period = []
+        self._speeds.observe(served_rates(snapshot))
+        self.node_counts.append(sum(node.cores > 0 and not node.retiring for node in snapshot.nodes))
+        self._jobs = {key: memory for key, memory in self._jobs.items() if key in loads}
+        found = []
+        for job in snapshot.jobs:
+            if job_key(job) in self._jobs:
+                found.append(self._decision(snapshot, job, loads))
+                self._jobs[job_key(job)].history.append(loads[job_key(job)])
+        return tuple(found)
+
+    def _note_homes(self, snapshot: Snapshot) -> None:
+        """Note which homes have moved, however that came about."""
+        for job in snapshot.jobs:
+            name = self.placement or job.placement
+            if name == SPREAD or job.paradigm == "static":
+                continue
+            memory = self._jobs.get(job_key(job))
+            if memory is None or memory.placement != name:
+                memory = self._jobs[job_key(job)] = self._memory(name)
+            for executor in job.executors:
+                home = snapshot.nodes[executor.home].address
+                if memory.homes.get(executor.executor, home) != home:
+                    memory.moved_at[executor.executor] = snapshot.now
+                memory.homes[executor.executor] = home
+
+    def _memory(self, placement: str) -> _Memory:
+        chosen = planner_of_job(placement, self.node_counts, self.settings)
+        # The planners of consecutive executors take the number of nodes as it is.
+        reported = None if self.settings.scales and not isinstance(chosen, Consecutive) else ReportedScaling()
+        reconfigurer = Reconfigurer(chosen, reported or TargetUtilisation(), self.settings.seed)
+        return _Memory(placement, reconfigurer, reported, deque(maxlen=self.settings.windows))
+
+    def _decision(self, snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> PlacementDecision:
+        memory = self._jobs[job_key(job)]
+        head = (snapshot.now, *job_key(job), memory.placement)
+        recent = snapshot.now - self.settings.cooldown
+        held = frozenset(executor for executor, at in memory.moved_at.items() if at > recent)
+        try:
+            placed = placed_executors(
+                snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held
+            )
+            placed, placement, scaling = self._planned(memory, placed)
+        except PlanningError as error:
+            memory.worthwhile = 0
+            return PlacementDecision(*head, (), f"no plan: {error}")
+        problem = placed.problem
+        moves = home_moves(placed, placement, self.settings)
+        now, then = _quality(problem, problem.current), _quality(problem, placement.bin)
+        leaving = {placed.nodes[bin] for bin in np.flatnonzero(problem.draining).tolist()}
+        urgent = tuple(move for move in moves if move.source in leaving)
+        least = self.settings.least_gain
+        used = problem.mean >= self.settings.least_use
+        gains = used and (now[0] - then[0] >= least or then[1] - now[1] >= least)
+        if isinstance(memory.reconfigurer.planner, Consecutive):
+            # They move only what they must, and a part of a plan would leave executors that are not consecutive.
+            gains, urgent = bool(moves), moves if urgent else ()
+        memory.worthwhile = memory.worthwhile + 1 if moves and gains else 0
+        made = moves if memory.worthwhile >= self.settings.patience else urgent
+        deferred = tuple(move for move in moves if move not in made)
+        held_bins = set(problem.current[: len(placed.executors)].tolist())
+        return PlacementDecision(
+            *head,
+            () if job.dry_run else made,
+            _reason(made, deferred, gains, self.settings, job.dry_run),
+            deferred=moves if job.dry_run else deferred,
+            bottleneck=placed.bottleneck,
+            distance=now[0],
+            planned_distance=then[0],
+            collocation=now[1],
+            planned_collocation=then[1],
+            add=scaling.add,
+            remove=tuple(placed.addresses[bin] for bin in scaling.remove),
+            release=tuple(
+                address
+                for bin, address in enumerate(placed.addresses)
+                if problem.draining[bin] and bin not in held_bins
+            ),
+        )
+
+    def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
+        """Return the problem with the nodes that are to be emptied, its solution, and the nodes to add and remove."""
+        planning, problem = memory.reconfigurer.planner, placed.problem
+        if isinstance(planning, Consecutive) and memory.reported is not None:
+            # Budgets and pins would leave executors that are not consecutive.
+            pinned = problem.pinned & (np.arange(problem.groups) >= len(placed.executors))
+            problem = replace(problem, max_moves=None, max_cost=None, pinned=pinned)
+            planning.own = len(placed.executors)
+            placement = planning.plan(problem)
+            memory.reported.decide(problem, placement, np.zeros(problem.bins, dtype=np.bool_), Scaling())
+            return replace(placed, problem=problem), placement, memory.reported.wanted
+        proposal = memory.reconfigurer.begin(problem, placed.addresses)
+        planned = memory.reconfigurer.finish(proposal)
+        removed = tuple(placed.addresses.index(str(address)) for address in proposal.remove)
+        scaling = Scaling(proposal.add, removed) if memory.reported is None else memory.reported.wanted
+        return replace(placed, problem=planned.problem), planned.placement, scaling
+
+
+def _quality(problem: PlacementProblem, bin: np.ndarray) -> tuple[float, float]:
+    """Return the load distance as a share of the mean, without errors of rounding, and the collocation."""
+    distance = load_distance(problem, bin) / problem.mean if problem.mean > 0 else 0.0
+    return distance if distance > SLACK else 0.0, collocation(problem, bin)
+
+
+def _reason(
+    made: tuple[HomeMove, ...], deferred: tuple[HomeMove, ...], gains: bool, settings: PlacementSettings, dry_run: bool
+) -> str:
+    """Return why homes move, or why they do not."""
+    if dry_run and (made or deferred):
+        return "homes would move, but this is a dry run."
+    if made and deferred:
+        return "retiring nodes are emptied first."
+    if made:
+        return "homes move for balance, for less traffic between nodes, or away from retiring nodes."
+    if deferred and gains:
+        return f"a plan must gain in {settings.patience} periods in a row before homes move."
+    if deferred:
+        return f"the plan gains less than {settings.least_gain:.0%}, or nodes are nearly idle, so homes stay."
+    return "homes are where the planner wants them, or may not move yet."
