@@ -40,6 +40,7 @@ class CreditGate:
         self._window = FlowWindow(limit, queue_time)
         self._waits = waits or CreditWaits()
         self._aborted = False
+        self._left = False
         self._changed = threading.Condition(threading.Lock())
 
     @property
@@ -89,12 +90,34 @@ class CreditGate:
             self.batches += 1
             return True
 
-    def release(self, nbytes: int, wanted_more: bool = False) -> None:
-        """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once."""
+    def release(self, nbytes: int, wanted_more: bool = False) -> bool:
+        """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once.
+
+        Returns
+        -------
+        bool
+            False if the sender has left: the credit belongs to its next home.
+        """
         with self._changed:
+            if self._left:
+                return False
             self.used -= nbytes
             self.batches -= 1
             self._window.released(nbytes, time.monotonic(), wanted_more)
+            self._changed.notify_all()
+            return True
+
+    def leave(self) -> tuple[int, int]:
+        """Return the bytes and batches in flight when the sender leaves; the gate counts nothing from then on."""
+        with self._changed:
+            self._left = True
+            return self.used, self.batches
+
+    def arrive(self, nbytes: int, batches: int) -> None:
+        """Add what was in flight when the sender left its home before; some of it may have been released here."""
+        with self._changed:
+            self.used += nbytes
+            self.batches += batches
             self._changed.notify_all()
 
     def abort(self) -> None:
