@@ -145,7 +145,6 @@ STALE_CALLS = [
         operator="op",
         executor=0,
         state=(),
-        changes=(),
         input_schema=None,
         event_time=None,
         counts=None,
@@ -158,6 +157,8 @@ STALE_CALLS = [
         cores={},
         over=0,
         newest_change=0,
+        rows=0,
+        credit=(),
     ),
 ]
 """Every call to a job's part that a node hosts."""

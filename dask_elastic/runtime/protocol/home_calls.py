@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.routing.home_table import HomeTable
@@ -137,8 +137,8 @@ class InstallHome(PartCall[dict[int, int]]):
         The operator.
     executor : int
         Which of its executors.
-    state, changes : tuple of Payload
-        The state, and the part of it that has changed since the last checkpoint: Arrow IPC streams.
+    state : tuple of Payload
+        The state, as Arrow IPC streams.
     input_schema : bytes or None
         The schema of the input, as an Arrow IPC message.
     event_time : int or None
@@ -159,6 +159,8 @@ class InstallHome(PartCall[dict[int, int]]):
         See `Links.incarnations`.
     cores : dict of int to int
         The cores by node.
+    rows : int
+        Tuples processed so far.
     over : int
         The newest checkpoint that is over.
     newest_change : int
@@ -170,7 +172,6 @@ class InstallHome(PartCall[dict[int, int]]):
     operator: str
     executor: int
     state: tuple[Payload, ...]
-    changes: tuple[Payload, ...]
     input_schema: bytes | None
     event_time: int | None
     counts: tuple[int, ...] | None
@@ -181,6 +182,7 @@ class InstallHome(PartCall[dict[int, int]]):
     taken: float
     incarnations: dict[int, int]
     cores: dict[int, int]
+    rows: int
     over: int
     newest_change: int
-    credit: tuple[CreditInUse, ...] = field(default=())
+    credit: tuple[CreditInUse, ...]

@@ -29,7 +29,6 @@ def message_of(
         *generation,
         *executor,
         state=_streams(handover.state),
-        changes=_streams(handover.changes),
         input_schema=None if handover.input_schema is None else handover.input_schema.serialize().to_pybytes(),
         event_time=handover.event_time,
         counts=None if handover.counts is None else tuple(handover.counts),
@@ -40,6 +39,7 @@ def message_of(
         taken=handover.taken,
         incarnations=dict(handover.incarnations),
         cores=dict(handover.cores),
+        rows=handover.rows,
         over=over,
         newest_change=newest_change,
         credit=credit,
@@ -60,7 +60,7 @@ def handover_of(call: InstallHome) -> Handover:
     now, emitted, last = (Standing(*standing) for standing in call.watermarks)
     return Handover(
         state=_rows(call.state),
-        changes=_rows(call.changes),
+        changes=None,
         input_schema=None if call.input_schema is None else pa.ipc.read_schema(pa.py_buffer(call.input_schema)),
         event_time=call.event_time,
         counts=None if call.counts is None else RowCounts(*call.counts),
@@ -71,12 +71,13 @@ def handover_of(call: InstallHome) -> Handover:
         incarnations=call.incarnations,
         flushes=(),
         cores=call.cores,
+        rows=call.rows,
     )
 
 
 def state_bytes(call: InstallHome) -> int:
     """Return the bytes of state in a call."""
-    return sum(len(memoryview(part)) for part in (*call.state, *call.changes))
+    return sum(len(memoryview(part)) for part in call.state)
 
 
 def _streams(rows: pa.RecordBatch | None) -> tuple[Payload, ...]:

@@ -99,8 +99,13 @@ class HomeMoves:
             If it is not at home here, has finished, or a home is moving already; or if the new home is not connected.
         """
         departure = self._registered(executor, table)
-        for node in sorted(self._nodes(departure)):
-            self._send_switch(node, departure, table)
+        try:
+            for node in sorted(self._nodes(departure)):
+                self._send_switch(node, departure, table)
+        except NodeLost as error:
+            # Some instances use the new home already.
+            self._part.fail(error)
+            raise
         return departure.result
 
     def _registered(self, executor: ExecutorId, table: HomeTable) -> Departure:
@@ -181,7 +186,7 @@ class HomeMoves:
         self._send_fences(departure)
         departure.wait_for_fences()
         spec = part.members.spec
-        handover, over, newest_change = home.driver.handover()
+        handover, over, newest_change = home.driver.handover(marks=False)
         credit = part.exchange.leave(executor)
         call = message_of(spec.generation_id, executor, handover, over, newest_change, credit)
         cores = departure.answer(self._node.hand_over(spec.nodes[departure.target], call))
@@ -193,6 +198,7 @@ class HomeMoves:
             self._tier.moving = frozenset()
             del self._departures[executor]
         part.discard(executor)
+        home.executor.task_ended()
         self._node.report_soon()
         departure.end(moved)
 
