@@ -20,6 +20,7 @@ from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.homes.home_handlers import HomeHandlers
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
@@ -46,6 +47,7 @@ class Handlers:
 
     def __init__(self, node: HostingNode):
         self.node = node
+        self._homes = HomeHandlers()
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by operation."""
@@ -76,6 +78,7 @@ class Handlers:
             part_calls.DeadLetters.handled_by(self.dead_letters),
             part_calls.Send.handled_by(self.send),
             part_calls.CloseSource.handled_by(self.close_source),
+            *self._homes.handled(),
         )
 
     def _part(self, call: PartCall[Any]) -> JobPart:
