@@ -92,12 +92,21 @@ class Membership:
                 raise answer
         return [address for address, answer in zip(addresses, answers, strict=True) if isinstance(answer, str)]
 
+    async def join(self, record: JobRecord, address: str) -> None:
+        """Make a worker a node of a job, unless it is one or does not answer."""
+        if record in self._growing() and (answering := await self._answering(record, [address])):
+            await self._join(record, answering)
+
     def _may_try(self, address: str) -> bool:
         return address not in self._waits or time.monotonic() >= self._waits[address][1]
 
     async def _join(self, record: JobRecord, addresses: list[str]) -> None:
         async with record.membership:
             before = spec = record.spec
+            # Two joins of one worker may have been under way.
+            addresses = [address for address in addresses if address not in spec.nodes]
+            if not addresses:
+                return
             for address in addresses:
                 spec = spec.with_guest(address)
             try:
@@ -235,7 +244,7 @@ class Membership:
             # The executor goes on with its other cores, one core at home at least.
             logger.warning("job %r: %s[%d] keeps its other cores: %s", record.name, *key, error)
             left = {other: count for other, count in record.cores[key].items() if other != node}
-            record.cores[key] = left or {record.spec.homes[key[0]][key[1]]: 1}
+            record.cores[key] = left or {record.homes.node(*key): 1}
 
     def lost_touch(self, record: JobRecord, nodes: Iterable[int]) -> None:
         """Remove the nodes that a home cannot reach and that hold nothing; they join again later."""
