@@ -296,7 +296,6 @@ class ControlDriver:
             applied=True,
             reason=reason,
             moved_bytes=change.moved_bytes,
-            seconds=change.pause,
             homes=(change,),
         )
         self.log.add((decision,))
