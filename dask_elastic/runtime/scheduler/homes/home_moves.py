@@ -76,7 +76,7 @@ class HomeMoves:
     async def move_executor(self, call: job_calls.MoveExecutor) -> None:
         """Move the home of an executor to a worker, as a user requests; see `move`."""
         record = self.jobs.record(call.job)
-        _check_running(record)
+        _check(record)
         homes(record, call.operator, call.executor)
         await self.move(record, ExecutorId(call.operator, call.executor), call.worker, "A user moved it.")
 
@@ -103,15 +103,14 @@ class HomeMoves:
         NodeLost
             If the new home is lost before the move; the executor stays where it is.
         """
-        _check_running(record)
+        _check(record)
         self._check_worker(record, address)
         if address not in record.spec.nodes:
             await self.membership.join(record, address)
-            _check_running(record)
+            _check(record)
             self._check_worker(record, address)
             if address not in record.spec.nodes:
                 raise MoveRefused(f"worker {address} could not join job {record.name!r}: see its log, then try again")
-        _check_no_savepoint(record)
         generation, job_homes = record.spec.generation, record.homes
         if record.nodes[job_homes.node(*executor)] == address:
             raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")
@@ -143,7 +142,7 @@ class HomeMoves:
         async with record.changing[key], self.checkpoints.excluded(record, why):
             if not record.runs(generation):
                 raise _gone(record)
-            _check_running(record)
+            _check(record)
             self._check_worker(record, record.nodes[moving.target])
             return await self._move(record, moving, generation)
 
@@ -250,22 +249,27 @@ async def unless_over(record: JobRecord, call: Coroutine[Any, Any, T]) -> T:
             future.cancel()
 
 
-def _check_running(record: JobRecord) -> None:
+def hindrance(record: JobRecord) -> ElasticError | None:
+    """Return why no executor of a job moves at present, whichever it is; None if they do."""
+    name = f"job {record.name!r}"
     if not record.live:
-        raise JobEnded(f"job {record.name!r} has {record.status.value}: its executors do not move any more")
+        return JobEnded(f"{name} has {record.status.value}: its executors do not move any more")
     if not record.elastic:
-        raise PlanningError(
-            f"job {record.name!r} has the paradigm {record.spec.options.paradigm!r}: its executors do not move. Submit "
-            'it with paradigm="executor-centric".'
+        return PlanningError(
+            f"{name} has the paradigm {record.spec.options.paradigm!r}: its executors do not move. Submit it with "
+            'paradigm="executor-centric".'
         )
     if record.status is not Status.RUNNING or record.halted or record.finishing:
         status = "finishing" if record.finishing else record.status.value
-        raise MoveRefused(f"job {record.name!r} is {status}: executors move only while it is running")
-
-
-def _check_no_savepoint(record: JobRecord) -> None:
+        return MoveRefused(f"{name} is {status}: executors move only while it is running")
     if record.checkpoints is not None and (record.checkpoints.stopping or record.checkpoints.held):
-        raise MoveRefused(f"job {record.name!r} is being stopped with a savepoint: its executors do not move any more")
+        return MoveRefused(f"{name} is being stopped with a savepoint: its executors do not move any more")
+    return None
+
+
+def _check(record: JobRecord) -> None:
+    if (error := hindrance(record)) is not None:
+        raise error
 
 
 def _gone(record: JobRecord) -> ElasticError:
