@@ -3,7 +3,8 @@
 Goal
     Every executor has a core at its home; the cores of the cluster are used; homes are spread evenly.
 Heuristic
-    Each executor in turn goes to the node with the most free slots; remaining slots go to the executors at home there.
+    Executors whose home is given get it. Each of the others in turn goes to the node with the most free slots. The
+    remaining slots go to the executors at home there.
 Not done
     Loads, which are not known yet, and traffic between components.
 
@@ -35,12 +36,19 @@ class PlacementRequest:
         Whether it owns cores.
     cores : int or None
         Cores of each executor; None takes the free slots at home.
+    homes : tuple of (int or None)
+        The home of each executor, as far as it is given; None, and those behind the last one, are chosen.
     """
 
     name: str
     instances: int | None
     stateful: bool
     cores: int | None = None
+    homes: tuple[int | None, ...] = ()
+
+    def home(self, index: int) -> int | None:
+        """Return the home that is given for an executor."""
+        return self.homes[index] if index < len(self.homes) else None
 
 
 @dataclass(frozen=True)
@@ -95,15 +103,17 @@ def place(requests: Sequence[PlacementRequest], free_slots: Sequence[int]) -> In
     homes: dict[str, tuple[int, ...]] = {}
     places: dict[tuple[str, int], dict[int, int]] = {}
     load = [0] * len(free)
+    counts = {r.name: r.instances or _default_executors(len(stateful), free_slots) for r in stateful}
+    executors = [(request, index) for request in stateful for index in range(counts[request.name])]
+    # Those that are given first, so that the others go elsewhere.
+    for request, index in sorted(executors, key=lambda one: one[0].home(one[1]) is None):
+        given = request.home(index)
+        node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n)) if given is None else given
+        free[node] -= 1
+        load[node] += 1
+        places[request.name, index] = {node: 1}
     for request in stateful:
-        chosen = []
-        for index in range(request.instances or _default_executors(len(stateful), free_slots)):
-            node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
-            free[node] -= 1
-            load[node] += 1
-            chosen.append(node)
-            places[request.name, index] = {node: 1}
-        homes[request.name] = tuple(chosen)
+        homes[request.name] = tuple(node for i in range(counts[request.name]) for node in places[request.name, i])
     oversubscribed = any(slots < 0 for slots in free)
     oversubscribed |= _more_cores(stateful, homes, places, free)
     for position, request in enumerate(d for d in requests if not d.stateful):

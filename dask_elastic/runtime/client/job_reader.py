@@ -219,7 +219,7 @@ class JobReader(ABC):
         return data_frame(found, columns).sort_values("number", ignore_index=True)
 
     def decisions(self) -> pd.DataFrame:
-        """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.
+        """Return the newest decisions about the job's cores and homes, at most 1,000, in the order of their making.
 
         Returns
         -------
@@ -230,11 +230,12 @@ class JobReader(ABC):
             reaches the target), ``applied`` (false in a dry run and if the guard held the change back), ``reason``,
             ``wanted`` (cores by executor), ``changes`` (a list: executor, cores by worker before and after, bytes of
             state moved), ``starved`` (missing cores), ``bound`` (operators whose threads hold the GIL),
-            ``moved_bytes``, ``seconds`` (duration of the decision).
+            ``moved_bytes``, ``seconds`` (duration of the decision), ``homes`` (a list of executors that were moved
+            on request: executor, workers before and after, bytes of state, seconds for which rows waited).
         """
         columns = [
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
-            "changes", "starved", "bound", "moved_bytes", "seconds",
+            "changes", "starved", "bound", "moved_bytes", "seconds", "homes",
         ]  # fmt: skip
         return data_frame(json.loads(self._ask(job_calls.Decisions(self.name))), columns)
 

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dask_elastic._version import __version__
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.control.lease import CLOCK_ERROR
-from dask_elastic.planning.initial import InitialPlacement, place
+from dask_elastic.planning.initial import InitialPlacement, PlacementRequest, place
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
@@ -23,7 +25,7 @@ from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
-from dask_elastic.runtime.scheduler.job_record import JobRecord, lease_seconds
+from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
 from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
@@ -252,7 +254,7 @@ class JobStarts:
         if not record.live:
             return
         instances = {name: len(homes) for name, homes in record.spec.homes.items()}
-        placement = self._place(call, nodes, instances)
+        placement = self._place(call, nodes, instances, record.chosen_homes)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
@@ -265,7 +267,13 @@ class JobStarts:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
             raise
 
-    def _place(self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None) -> InitialPlacement:
+    def _place(
+        self,
+        call: Submit,
+        nodes: list[str],
+        instances: dict[str, int] | None = None,
+        homes: Mapping[ExecutorKey, str] = MappingProxyType({}),
+    ) -> InitialPlacement:
         held = self.jobs.held()
         slots = {address: self.workers.slots(address) for address in nodes}
         for operator, cores in call.cores.items():
@@ -275,8 +283,9 @@ class JobStarts:
                     f"which are {most}. Give at most {most}, or add workers; tasks that share a slot gain nothing."
                 )
         free = [slots[address] - held.get(address, 0) for address in nodes]
+        requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
         try:
-            return place(demands(call.options.paradigm, call.summaries, call.cores, free, instances), free)
+            return place([_at_home(request, nodes, homes) for request in requests], free)
         except PlanningError as error:
             raise SubmitError(str(error)) from error
 
@@ -293,3 +302,10 @@ class JobStarts:
         await self.calls.all(record, part_calls.StartExecutors(*record.generation_id))
         record.change(JobEvent.STARTED)
         await self.calls.all(record, part_calls.StartSources(*record.generation_id))
+
+
+def _at_home(request: PlacementRequest, nodes: list[str], homes: Mapping[ExecutorKey, str]) -> PlacementRequest:
+    """Return a request with the homes that executors have moved to, on the workers that are left."""
+    places = {address: node for node, address in enumerate(nodes)}
+    given = (places.get(homes.get((request.name, index), "")) for index in range(request.instances or 0))
+    return replace(request, homes=tuple(given)) if request.stateful and homes else request
