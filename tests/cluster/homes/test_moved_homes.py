@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,13 +20,14 @@ import dask_elastic as de
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "durability"))
-from followed_jobs import assert_each_row_once, counted, expected, newest
-from followed_jobs import followed as durable
+from followed_jobs import ROWS, assert_each_row_once, counted, expected, newest
 from oracle import STATE, following
 
 del sys.path[:2]
 
 KEYS = 97
+KILLS = int(os.environ.get("HOME_KILLS", "1"))
+"""How often a home is killed during a move; `make faults` kills more often."""
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64(), "seq": pa.int64(), "at": pa.timestamp("us", tz="UTC")})
 EXECUTORS = [("first", 0), ("second", 0), ("first", 1)]
 
@@ -99,7 +102,7 @@ def test_executors_move_to_and_fro_while_rows_arrive(client, wait_until):
         sending = threads.submit(rows.run)
         try:
             seen = 0
-            for turn in range(3):
+            for turn in range(2):
                 for operator, index in EXECUTORS:
                     before = home(job, operator, index)
                     after = workers[(workers.index(before) + 1 + turn % 2) % len(workers)]
@@ -131,20 +134,74 @@ def test_executors_move_to_and_fro_while_rows_arrive(client, wait_until):
     wait_until(lambda: set(credit_in_use(client, job.name)) == {(0, 0)}, "all credit has come back")
 
 
+def durable(folder):
+    """A topology that follows the order of rows that are sent, and writes each."""
+    made = de.Topology("durable")
+    rows = made.source("rows", de.sources.Push(ROWS.schema))
+    followed = rows.key_by("k").compute(following(), name="followed", state=STATE, executors=2, shards=16)
+    followed.sink(de.sinks.Parquet(folder), name="out")
+    return made
+
+
+def next_worker(client, address):
+    """The worker behind another one in the order of their addresses."""
+    workers = sorted(client.nthreads())
+    return workers[(workers.index(address) + 1) % len(workers)]
+
+
 def test_job_restarts_when_the_new_home_is_killed_after_a_move(small_cluster, wait_until, tmp_path):
     out = tmp_path / "out"
     with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
-        job = de.submit(
-            durable(out, rate=4_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
-        )
-        wait_until(lambda: newest(job) >= 1, "a checkpoint is complete")
-        workers, before = sorted(client.nthreads()), home(job, "followed", 0)
-        after = workers[(workers.index(before) + 1) % len(workers)]
+        job = de.submit(durable(out), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="1s")
+        job.send(ROWS.slice(0, 5_000), wait=True)
+        job.checkpoint()
+        after = next_worker(client, home(job, "followed", 0))
         job.move_executor("followed", 0, after)
-        number, generation = newest(job), job._describe().generation
-        wait_until(lambda: newest(job) > number, "a checkpoint of the executor at its new home is complete")
+        job.send(ROWS.slice(5_000, 5_000), wait=True)
+        job.checkpoint()
+        job.send(ROWS.slice(10_000, 5_000), wait=True)
+        generation = job._describe().generation
         os.kill(client.run(os.getpid, workers=[after])[after], signal.SIGKILL)
         wait_until(lambda: job._describe().generation > generation, "the job restarts")
-        job.wait(100, progress=False)
-        assert counted(job) == expected()
-        assert_each_row_once(out)
+        job.send(ROWS.slice(15_000), wait=True)
+        job.end_of_input()
+        job.wait(**RUN)
+        assert counted(job) == expected(ROWS)
+        assert_each_row_once(out, ROWS)
+
+
+def test_homes_that_are_killed_during_a_move_lose_no_row(small_cluster, wait_until, tmp_path):
+    random = np.random.default_rng(KILLS)
+    out, sent, stops = tmp_path / "out", [], threading.Event()
+    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
+        options = {"checkpoint_interval": "300ms", "restart_attempts": 100}
+        job = de.submit(durable(out), client, checkpoint=tmp_path / "checkpoints", **options)
+
+        def send():
+            while not stops.is_set():
+                sent.append(ROWS.slice(len(sent) * 20 % ROWS.num_rows, 20))
+                job.send(sent[-1], wait=True)
+
+        with ThreadPoolExecutor(2) as pool:
+            sending = pool.submit(send)
+            try:
+                for kill in range(KILLS):
+                    wait_until(lambda: len(client.nthreads()) == 3, "all workers run")
+                    number = newest(job)
+                    wait_until(lambda: newest(job) > number, "a checkpoint is complete")  # noqa: B023
+                    before = home(job, "followed", kill % 2)
+                    after = next_worker(client, before)
+                    process = client.run(os.getpid)[(after, before)[kill % 2]]
+                    moving = pool.submit(job.move_executor, "followed", kill % 2, after)
+                    with contextlib.suppress(TimeoutError):
+                        moving.exception(timeout=random.uniform(0.0, 0.3))
+                    os.kill(process, signal.SIGKILL)
+                    moving.exception()
+            finally:
+                stops.set()
+            sending.result()
+        job.end_of_input()
+        job.wait(**RUN)
+        rows = pa.concat_tables(sent)
+        assert counted(job) == expected(rows)
+        assert_each_row_once(out, rows)
