@@ -279,7 +279,10 @@ class JobRecord:
 
     def leave(self, address: str) -> None:
         """Remove a node that holds nothing any more; its counts of dead letters and refused messages stay."""
-        received = self.reports.pop(self.spec.nodes.index(address), None)
+        node = self.spec.nodes.index(address)
+        # It may have been a home: what it had to emit has left it, and its place goes to another node.
+        self.leases.end(node)
+        received = self.reports.pop(node, None)
         if received is not None:
             self._letters.update(received.report.dead_letters)
             self.refused += received.report.refused

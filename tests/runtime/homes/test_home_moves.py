@@ -473,6 +473,26 @@ def test_loss_of_either_home_during_the_move_restarts_a_job_with_checkpoints(job
     job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 
 
+def test_move_that_ends_after_a_restart_changes_nothing_in_the_next_generation(job, tmp_path):
+    async def test(coordinator, scheduler, record):
+        gate = scheduler.held["b", part_calls.Report] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await until(lambda: scheduler.asked(part_calls.Report))
+        del scheduler.workers["a"]
+        coordinator.node_lost("a")
+        await until(lambda: record.nodes == ["b"] and record.status is Status.RUNNING)
+        cores = {key: dict(by_node) for key, by_node in record.cores.items()}
+        gate.set()
+        await moving
+        assert record.cores == cores
+        assert record.reports == {}
+        assert scheduler.asked(part_calls.SetCores) == []
+        assert record.homes.of("op0") == (0,)
+        assert record.spec.guests == ()
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
 def test_restart_begins_with_the_homes_of_then(job, tmp_path):
     async def test(coordinator, scheduler, record):
         await coordinator.homes.move_executor(MOVE)

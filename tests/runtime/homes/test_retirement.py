@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes import retirement
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
@@ -70,6 +72,27 @@ def test_homes_move_before_cores_and_tasks(emptied):
         assert record.live
 
     emptied(test)
+
+
+def test_job_ends_without_waiting_for_the_lease_of_a_former_home_that_has_left(emptied, fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        report = fake.empty_report(complete=False)
+        await coordinator.health.report(fake.report_call(record, 1, report, record.incarnations[1]))
+        await coordinator.retirement.retire(Retire(("b",), timeout=60))
+        assert 1 in record.leases.held(time.monotonic())
+        del scheduler.workers["b"]
+        coordinator.node_lost("b")
+        await fake.settle()
+        assert record.nodes == ["a", "", "c"]
+        assert 1 not in record.leases.held(time.monotonic())
+        scheduler.answers.clear()
+        for node in (0, 2):
+            incarnation = record.incarnations.get(node, 0)
+            await coordinator.health.report(fake.report_call(record, node, fake.empty_report(), incarnation))
+        await record.ended()
+        assert record.status is Status.FINISHED
+
+    emptied(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 
 
 def test_worker_that_joined_the_cluster_just_now_takes_homes(emptied, fake):

@@ -164,6 +164,8 @@ class HomeMoves:
             moving.begun = False
             await self._cancel(record, target, CancelHome(*which))
             raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {refusal}") from error
+        if not record.live or not record.runs(generation):
+            raise _gone(record)
         await self._arrive(record, moving, answer, generation)
         return HomeChange(moving.executor, source, target, float(answer.nbytes), answer.pause)
 
@@ -198,8 +200,12 @@ class HomeMoves:
         record.homes.arrived()
         record.cores[key] = {node: count for node, count in answer.cores.items() if count}
         record.chosen_homes[key] = record.nodes[moving.target]
+        # Their last reports were sent before the executor had moved.
         for node in (moving.target, moving.source):
             await self._take_report(record, node, generation)
+        if not record.live or not record.runs(generation):
+            # The next generation numbers its nodes anew.
+            return
         try:
             await self.cores.follow(record, key, moving.source)
         except (ElasticError, Relayed) as error:
@@ -207,11 +213,14 @@ class HomeMoves:
             logger.warning("job %r: the cores of %s stay where they are: %s", record.name, moving.executor, cause)
 
     async def _take_report(self, record: JobRecord, node: int, generation: int) -> None:
-        """Replace the last report of a node, which was sent before the executor had moved."""
+        """Replace the last report of a node by a new one, or drop it if there is none."""
+        if not record.runs(generation):
+            return
+        address, call = record.nodes[node], part_calls.Report(*record.generation_id)
         try:
-            report = await self.calls.one(record.nodes[node], part_calls.Report(*record.generation_id))
+            report = await self.calls.one(address, call)
         except (ElasticError, Relayed) as error:
-            logger.info("job %r: no report of %s: %s", record.name, record.nodes[node], error)
+            logger.info("job %r: no report of %s: %s", record.name, address, error)
             if record.runs(generation):
                 record.reports.pop(node, None)
             return
