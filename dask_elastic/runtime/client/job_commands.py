@@ -96,10 +96,13 @@ class JobCommands(ABC):
         >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter", executors=1)
         >>> with Client(n_workers=2, processes=False, dashboard_address=None) as client:
         ...     job = de.submit(topology, client)
-        ...     try:
-        ...         job.move_executor("per_letter", 0, "tcp://192.0.2.1:40001")
-        ...     except de.ElasticError as refused:
-        ...         print("there is no worker" in str(refused))
-        True
+        ...     job.send(pa.table({"letter": list("abba")}))
+        ...     before = job.assignment()["home"][0]
+        ...     [other] = client.nthreads().keys() - {before}
+        ...     job.move_executor("per_letter", 0, other)
+        ...     after = job.assignment()["home"][0]
+        ...     job.drain()
+        ...     print(after == other, job.state("per_letter").get("b"))
+        True {'letter': 'b', 'seen': 2}
         """
         self._ask(job_calls.MoveExecutor(self.name, operator, operators.index(index), worker))
