@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.routing.versioned_sends import MarkDue
-from dask_elastic.runtime.config.job_options import job_options
-from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobSpec
 from dask_elastic.runtime.worker.homes.first_tier import FirstTier
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.vocab.identity import ExecutorId
 
+sys.path.insert(0, str(Path(__file__).parent))
+from moving_job import spec
+
+sys.path.pop(0)
+
 ROWS, OTHER = ExecutorId("rows", 0), ExecutorId("rows", 1)
-NODES = ("zero", "one", "two", "three", "four")
-
-
-def spec(node=0):
-    """A source on nodes 0 and 1, executors on nodes 1 and 2, and a sink beside these."""
-    summaries = (
-        ComponentSummary("rows", "source", (), ("rows",), 2, shards=1),
-        ComponentSummary("op", "compute", ("rows",), ("op",), 2, shards=4),
-        ComponentSummary("out", "sink", ("op",), ("out",), None, shards=1),
-    )
-    homes = {"rows": (0, 1), "op": (1, 2)}
-    return JobSpec("job", 1, NODES, node, summaries, homes, {"op": ({1: 1}, {2: 1})}, job_options({}), guests=(3, 4))
 
 
 @pytest.fixture
