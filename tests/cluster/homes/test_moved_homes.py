@@ -26,8 +26,8 @@ from oracle import STATE, following
 del sys.path[:2]
 
 KEYS = 97
-KILLS = int(os.environ.get("HOME_KILLS", "1"))
-"""How often a home is killed during a move; `make faults` kills more often."""
+KILLS = int(os.environ.get("HOME_KILLS", "2"))
+"""How often a home is killed during a move, or after it; `make faults` kills more often."""
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64(), "seq": pa.int64(), "at": pa.timestamp("us", tz="UTC")})
 EXECUTORS = [("first", 0), ("second", 0), ("first", 1)]
 
@@ -149,28 +149,7 @@ def next_worker(client, address):
     return workers[(workers.index(address) + 1) % len(workers)]
 
 
-def test_job_restarts_when_the_new_home_is_killed_after_a_move(small_cluster, wait_until, tmp_path):
-    out = tmp_path / "out"
-    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
-        job = de.submit(durable(out), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="1s")
-        job.send(ROWS.slice(0, 5_000), wait=True)
-        job.checkpoint()
-        after = next_worker(client, home(job, "followed", 0))
-        job.move_executor("followed", 0, after)
-        job.send(ROWS.slice(5_000, 5_000), wait=True)
-        job.checkpoint()
-        job.send(ROWS.slice(10_000, 5_000), wait=True)
-        generation = job._describe().generation
-        os.kill(client.run(os.getpid, workers=[after])[after], signal.SIGKILL)
-        wait_until(lambda: job._describe().generation > generation, "the job restarts")
-        job.send(ROWS.slice(15_000), wait=True)
-        job.end_of_input()
-        job.wait(**RUN)
-        assert counted(job) == expected(ROWS)
-        assert_each_row_once(out, ROWS)
-
-
-def test_homes_that_are_killed_during_a_move_lose_no_row(small_cluster, wait_until, tmp_path):
+def test_homes_that_are_killed_during_a_move_or_after_it_lose_no_row(small_cluster, wait_until, tmp_path):
     random = np.random.default_rng(KILLS)
     out, sent, stops = tmp_path / "out", [], threading.Event()
     with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
@@ -191,12 +170,18 @@ def test_homes_that_are_killed_during_a_move_lose_no_row(small_cluster, wait_unt
                     wait_until(lambda: newest(job) > number, "a checkpoint is complete")  # noqa: B023
                     before = home(job, "followed", kill % 2)
                     after = next_worker(client, before)
-                    process = client.run(os.getpid)[(after, before)[kill % 2]]
+                    victim = before if kill % 3 == 2 else after
+                    process = client.run(os.getpid)[victim]
                     moving = pool.submit(job.move_executor, "followed", kill % 2, after)
+                    if kill % 3 == 0:
+                        moving.result()
+                        number = newest(job)
+                        wait_until(lambda: newest(job) > number, "a checkpoint at the new home is complete")  # noqa: B023
                     with contextlib.suppress(TimeoutError):
                         moving.exception(timeout=random.uniform(0.0, 0.3))
                     os.kill(process, signal.SIGKILL)
                     moving.exception()
+                    wait_until(lambda: victim not in client.nthreads(), "the scheduler sees the loss")  # noqa: B023
             finally:
                 stops.set()
             sending.result()
