@@ -37,8 +37,16 @@ def change_text(change: Mapping[str, Any]) -> str:
 
 
 def changes_text(decision: Mapping[str, Any]) -> str:
-    """Describe all changes of a decision, and whether they were carried out."""
-    changes = "; ".join(map(change_text, decision["changes"])) or "no change"
+    """Describe all changes of a decision, and whether they were carried out.
+
+    Examples
+    --------
+    >>> moved = {"executor": "per_key[0]", "source": "tcp://a:1", "target": "tcp://b:1"}
+    >>> changes_text({"changes": [], "homes": [moved], "applied": True})
+    'per_key[0] tcp://a:1 → tcp://b:1'
+    """
+    homes = [f"{home['executor']} {home['source']} → {home['target']}" for home in decision.get("homes", ())]
+    changes = "; ".join([*map(change_text, decision["changes"]), *homes]) or "no change"
     return changes if decision["applied"] or not decision["changes"] else f"{changes} (not carried out)"
 
 

@@ -31,7 +31,7 @@ INDENT = 4
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of decisions.")
 @connected
 def decisions(connection: Connection, job: str, last: int, as_json: bool) -> None:
-    """Show the decisions about the cores of JOB, oldest first.
+    """Show the decisions about the cores of JOB, and the moves of its executors, oldest first.
 
     For example:
         dask elastic decisions flight-delays
@@ -56,6 +56,7 @@ def _shown(decision: dict[str, Any]) -> Iterator[Shown]:
     from rich.text import Text
 
     headline, lines = decision_text(decision)
-    yield headline, "bold" if decision["changes"] and decision["applied"] else "dim"
+    changed = decision["changes"] or decision.get("homes")
+    yield headline, "bold" if changed and decision["applied"] else "dim"
     for line in lines:
         yield Padding(Text(line), (0, 0, 0, INDENT), expand=False)

@@ -22,6 +22,9 @@ COMMANDS = {
     ),
     "set-cores": LazyCommand("dask_elastic.cli.set_cores", "set_cores", "Set the cores of an operator's executors."),
     "move": LazyCommand("dask_elastic.cli.move", "move", "Move shards of an executor to another task."),
+    "move-executor": LazyCommand(
+        "dask_elastic.cli.move_executor", "move_executor", "Move an executor with its state to another worker."
+    ),
     "retire": LazyCommand("dask_elastic.cli.retire", "retire", "Drain workers, so that they can be closed."),
     "checkpoint": LazyCommand("dask_elastic.cli.checkpoints.commands", "checkpoint", "Take a checkpoint of a job now."),
     "savepoint": LazyCommand(

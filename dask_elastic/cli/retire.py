@@ -31,16 +31,16 @@ STEP_SECONDS = 1.0
 @click.option("--close", is_flag=True, help="Close the workers afterwards.")
 @connected
 def retire(connection: Connection, workers: tuple[str, ...], timeout: float | None, close: bool) -> None:
-    """Move all tasks off WORKERs, given by address, and wait until they can be closed.
+    """Move all executors and tasks off WORKERs, given by address, until they can be closed.
 
     For example:
         dask elastic retire tcp://10.0.0.2:40001
         dask elastic retire tcp://10.0.0.2:40001 tcp://10.0.0.3:40001 --close --timeout 60
 
-    The executors get as many cores on other workers as are free. No job uses the retired workers
-    again. A worker that is the home of an executor, a source or a sink of a running job cannot be
+    Executors move to other workers with their state, and get as many cores there as are free. No
+    job uses the retired workers again. A worker with a source, a sink or a static job cannot be
     retired: nothing is changed then. After Ctrl-C or a timeout the workers get no new tasks; run the
-    command again to continue waiting.
+    command again to continue.
     """
     chosen = [*dict.fromkeys(workers)]
     deadline = math.inf if timeout is None else time.monotonic() + timeout

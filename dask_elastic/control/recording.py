@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
@@ -161,6 +161,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "wanted": [[*_names(executor), int(count)] for executor, count in decision.wanted.items()],
         "changes": [_change_to_dict(change) for change in decision.changes],
         "bound": list(decision.bound),
+        "homes": [_plain(change) | {"executor": _names(change.executor)} for change in decision.homes],
     }
 
 
@@ -183,6 +184,9 @@ def decision_from_dict(value: Mapping[str, Any]) -> Decision:
             "wanted": {ExecutorId(name, index): count for name, index, count in value["wanted"]},
             "changes": tuple(map(_change_from_dict, value["changes"])),
             "bound": tuple(value["bound"]),
+            "homes": tuple(
+                HomeChange(**{**change, "executor": _identity(change["executor"])}) for change in value.get("homes", ())
+            ),
         }
     )
 

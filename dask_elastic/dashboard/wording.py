@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dask_elastic.dashboard.quantities import plural, size
-from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange
 
 NAMED_CHANGES = 4
 """Number of changes of a decision that are listed; further ones are counted."""
@@ -30,10 +30,23 @@ def change_in_words(change: CoreChange) -> str:
     return f"{change.executor}: keeps {plural(has, 'core')}, {moves}"
 
 
+def home_in_words(change: HomeChange) -> str:
+    """Describe the move of an executor's home.
+
+    Examples
+    --------
+    >>> from dask_elastic.vocab.identity import ExecutorId
+    >>> home_in_words(HomeChange(ExecutorId("per_route", 0), "tcp://a:1", "tcp://b:1", 2e6, 0.012))
+    'per_route[0]: from tcp://a:1 to tcp://b:1'
+    """
+    return f"{change.executor}: from {change.source} to {change.target}"
+
+
 def changes_in_words(decision: Decision) -> list[str]:
     """Describe the changes of a decision, one line each, at most a few lines."""
     named = [change_in_words(change) for change in decision.changes[:NAMED_CHANGES]]
-    more = len(decision.changes) - len(named)
+    named += map(home_in_words, decision.homes)
+    more = len(decision.changes) + len(decision.homes) - len(named)
     if more > 0:
         named.append(f"and {more} more")
     if not named:

@@ -148,11 +148,12 @@ class Measures:
         self.latency = LatencyWindow()
         self.latency_mean = RecentMean(RECENT_SECONDS)
         self.sojourn = RecentMean(RECENT_SECONDS)
+        self.rows_before = 0
 
     @property
     def rows(self) -> int:
-        """Tuples processed so far."""
-        return int(self.processed.count)
+        """Tuples processed so far, `rows_before` at earlier homes of the executor included."""
+        return int(self.processed.count) + self.rows_before
 
     def arrived(self, origin: ExecutorId, rows: int, nbytes: int, customers: int, now: float) -> None:
         """Count an arriving batch.

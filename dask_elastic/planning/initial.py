@@ -3,7 +3,8 @@
 Goal
     Every executor has a core at its home; the cores of the cluster are used; homes are spread evenly.
 Heuristic
-    Each executor in turn goes to the node with the most free slots; remaining slots go to the executors at home there.
+    Executors whose home is given get it. Each of the others in turn goes to the node with the most free slots. The
+    remaining slots go to the executors at home there.
 Not done
     Loads, which are not known yet, and traffic between components.
 
@@ -35,12 +36,19 @@ class PlacementRequest:
         Whether it owns cores.
     cores : int or None
         Cores of each executor; None takes the free slots at home.
+    homes : tuple of (int or None)
+        The home of each executor, as far as it is given; None, and those behind the last one, are chosen.
     """
 
     name: str
     instances: int | None
     stateful: bool
     cores: int | None = None
+    homes: tuple[int | None, ...] = ()
+
+    def home(self, index: int) -> int | None:
+        """Return the home that is given for an executor."""
+        return self.homes[index] if index < len(self.homes) else None
 
 
 @dataclass(frozen=True)
@@ -107,17 +115,19 @@ def place(
     places: dict[tuple[str, int], dict[int, int]] = {}
     load = [0] * len(free)
     later = [*free_slots, *[max(free_slots)] * (nodes - len(free_slots))]
+    counts = {r.name: r.instances or _default_executors(len(stateful), later) for r in stateful}
+    executors = [(request, index) for request in stateful for index in range(counts[request.name])]
+    # Those that are given first, so that the others go elsewhere.
+    for request, index in sorted(executors, key=lambda one: one[0].home(one[1]) is None):
+        node = request.home(index)
+        if node is None:
+            node = _free_node(free, load, next(iter(wanted.get(request.name, ())[index : index + 1]), None))
+        free[node] -= 1
+        load[node] += 1
+        places[request.name, index] = {node: 1}
     for request in stateful:
-        chosen = []
-        for index in range(request.instances or _default_executors(len(stateful), later)):
-            node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
-            if index < len(wanted.get(request.name, ())) and (free[wanted[request.name][index]] > 0 or free[node] <= 0):
-                node = wanted[request.name][index]
-            free[node] -= 1
-            load[node] += 1
-            chosen.append(node)
-            places[request.name, index] = {node: 1}
-        chosen_homes[request.name] = tuple(chosen)
+        homes_of = (node for i in range(counts[request.name]) for node in places[request.name, i])
+        chosen_homes[request.name] = tuple(homes_of)
     oversubscribed = any(slots < 0 for slots in free)
     oversubscribed |= _more_cores(stateful, chosen_homes, places, free)
     for position, request in enumerate(d for d in requests if not d.stateful):
@@ -126,6 +136,12 @@ def place(
         chosen_homes[request.name] = given if len(given) == len(usual) else usual
     cores = {d.name: tuple(places[d.name, i] for i in range(len(chosen_homes[d.name]))) for d in stateful}
     return InitialPlacement(chosen_homes, cores, oversubscribed)
+
+
+def _free_node(free: Sequence[int], load: Sequence[int], wanted: int | None) -> int:
+    """Return the node with the most free slots, or the wanted one if it has some, or no node has."""
+    node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
+    return wanted if wanted is not None and (free[wanted] > 0 or free[node] <= 0) else node
 
 
 def _default_executors(components: int, slots: Sequence[int]) -> int:

@@ -104,7 +104,7 @@ class StateError(ElasticError):
 
 
 class MoveRefused(ElasticError):
-    """A shard move cannot start: the shard is already moving, or the target is not a task of the executor."""
+    """A shard or an executor cannot move: it is moving already, or the target cannot take it."""
 
 
 class ProtocolError(ElasticError):

@@ -70,6 +70,29 @@ class HomeMove:
 
 
 @dataclass(frozen=True)
+class HomeChange:
+    """A move of the home of one executor that was carried out.
+
+    Parameters
+    ----------
+    executor : ExecutorId
+        The executor.
+    source, target : str
+        The addresses of the workers.
+    moved_bytes : float
+        Bytes of state that were sent.
+    pause : float
+        Seconds for which rows of the executor waited.
+    """
+
+    executor: ExecutorId
+    source: str
+    target: str
+    moved_bytes: float
+    pause: float
+
+
+@dataclass(frozen=True)
 class Decision:
     """A decision for one job: its inputs, its reason, and the latency measured later.
 
@@ -109,6 +132,8 @@ class Decision:
         The latency measured some periods later, in seconds; None until then.
     seconds : float
         The duration of the decision, in seconds.
+    homes : tuple of HomeChange
+        The homes that have moved, because of a command.
     """
 
     number: int
@@ -128,6 +153,7 @@ class Decision:
     moved_bytes: float = 0.0
     observed: float | None = None
     seconds: float = 0.0
+    homes: tuple[HomeChange, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,10 @@ def _loads(record: JobRecord) -> Iterator[InstanceLoad]:
         report = received.report
         for one in report.sources:
             yield InstanceLoad(one.operator, 1, one.busy, one.backpressured, one.lag)
-        for measure in report.executors:
-            yield InstanceLoad(measure.operator, measure.cores, measure.busy, measure.backpressured)
         for one in report.sinks:
             yield InstanceLoad(one.operator, 1, one.busy, one.backpressured)
+    for measure in record.measures():
+        yield InstanceLoad(measure.operator, measure.cores, measure.busy, measure.backpressured)
 
 
 def _cores(record: JobRecord) -> dict[tuple[str, int], dict[str, int]]:
@@ -74,8 +74,7 @@ def _recoveries(record: JobRecord) -> dict[tuple[str, int], tuple[int, float | N
     """Return, for each executor, its number of recoveries, and p50 and p99 of their seconds."""
     return {
         (measure.operator, measure.executor): (measure.recovered, measure.recovery_p50, measure.recovery_p99)
-        for received in record.reports.values()
-        for measure in received.report.executors
+        for measure in record.measures()
     }
 
 

@@ -128,7 +128,7 @@ def test_unknown_operator_is_an_error_that_lists_the_operators(show, arguments):
 @pytest.mark.parametrize(
     "arguments",
     [("state", "x", "per_key"), ("dead-letters", "x"), ("topology", "x"), ("set-cores", "x", "per_key", 1),
-     ("move", "x", "per_key", 0, "--task", 0)],
+     ("move", "x", "per_key", 0, "--task", 0), ("move-executor", "x", "per_key", 0, "tcp://a:1")],
 )  # fmt: skip
 def test_unknown_job_is_an_error_that_lists_the_jobs(invoke, address, numbers, arguments):
     refused = invoke(*arguments, "--scheduler", address)
@@ -288,6 +288,26 @@ def test_move_without_shards_or_without_one_target_is_wrong_usage(invoke, argume
     refused = invoke("move", "any", "per_key", *arguments)
     assert refused.exit_code == 2
     assert message in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["per_key", 0, "tcp://192.0.2.1:8000"], "there is no worker 'tcp://192.0.2.1:8000': choose from inproc://"),
+     (["per_key", 3, "tcp://192.0.2.1:8000"], "operator 'per_key' has the executors 0 to 0, not 3"),
+     (["per_kye", 0, "tcp://192.0.2.1:8000"], "no stateful operator 'per_kye'")],
+)  # fmt: skip
+def test_move_of_an_executor_that_cannot_begin_names_the_cause(running, invoke, address, arguments, message):
+    refused = invoke("move-executor", "running", *arguments, "--scheduler", address)
+    assert refused.exit_code == 1
+    assert message in refused.output
+
+
+def test_executor_moves_to_the_worker_that_is_named(invoke, address, monkeypatch, running):
+    moved = []
+    monkeypatch.setattr(de.Job, "move_executor", lambda job, *arguments: moved.append((job.name, *arguments)))
+    done = invoke("move-executor", "running", "per_key", 0, "tcp://a:1", "--scheduler", address)
+    assert (done.exit_code, done.output) == (0, "The home of per_key[0] is on tcp://a:1.\n")
+    assert moved == [("running", "per_key", 0, "tcp://a:1")]
 
 
 def test_set_cores_sets_the_number_or_the_cores_of_each_worker(running, invoke, address):

@@ -32,7 +32,7 @@ def test_retire_moves_tasks_off_a_worker_and_closes_it(invoke, address, job, wai
     home, other = guest(job)
     refused = invoke("retire", home, "--scheduler", address)
     assert refused.exit_code == 1
-    assert f"worker {home} cannot be drained: it is the home of " in refused.output
+    assert f"worker {home} cannot be drained: it hosts numbers[0] of job " in refused.output
     done = invoke("retire", other, "--scheduler", address)
     assert (done.exit_code, done.output) == (0, f"{other}: retired, and can be closed.\n")
     assert set(job.assignment()["node"]) == {home}

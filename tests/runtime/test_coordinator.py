@@ -9,7 +9,8 @@ import pytest
 
 from dask_elastic._version import __version__
 from dask_elastic.planning import registry
-from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.routing.home_table import HomeTable
+from dask_elastic.runtime.protocol import home_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
@@ -137,6 +138,29 @@ STALE_CALLS = [
     part_calls.CloseSource(*STALE, source="rows", instance=0),
     part_calls.Collect(*STALE, operator="out"),
     part_calls.DeadLetters(*STALE, operator="op"),
+    home_calls.PrepareHome(*STALE, operator="op", executor=0, tables={}),
+    home_calls.CancelHome(*STALE, operator="op", executor=0),
+    home_calls.MoveHome(*STALE, operator="op", executor=0, table=HomeTable(1, (0,))),
+    home_calls.InstallHome(
+        *STALE,
+        operator="op",
+        executor=0,
+        state=(),
+        input_schema=None,
+        event_time=None,
+        counts=None,
+        inputs=(),
+        inputs_time=None,
+        watermarks=(),
+        clocks=(None, 0),
+        taken=0.0,
+        incarnations={},
+        cores={},
+        over=0,
+        newest_change=0,
+        rows=0,
+        credit=(),
+    ),
 ]
 """Every call to a job's part that a node hosts."""
 

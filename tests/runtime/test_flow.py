@@ -54,6 +54,20 @@ def test_credit_gate_blocks_once_window_is_used_up():
     assert gate.batches == 2
 
 
+def test_credit_of_a_sender_that_has_left_is_counted_at_its_next_home():
+    old, new = CreditGate(100, queue_time=1.0), CreditGate(100, queue_time=1.0)
+    for nbytes in (60, 50, 40):
+        old.acquire(nbytes) if not old.full else old.arrive(nbytes, 1)
+    assert old.release(60)
+    # Some credit reaches the next home before the executor does.
+    assert new.release(50)
+    new.arrive(*old.leave())
+    assert not old.release(40), "the old home passes it on"
+    assert (new.used, new.batches) == (40, 1)
+    new.release(40)
+    assert (new.used, new.batches) == (0, 0)
+
+
 def test_credit_gate_admits_two_oversized_batches_at_a_time():
     gate = CreditGate(10, queue_time=1.0)
     gate.acquire(1_000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,24 @@ def test_initial_placement_gives_each_executor_a_core_at_home(wanted, free):
 @given(demands, slots)
 def test_initial_placement_is_deterministic(wanted, free):
     assert place(wanted, free) == place(wanted, free)
+
+
+@given(demands, slots, st.lists(st.one_of(st.none(), st.integers(0, 9)), max_size=5))
+def test_initial_placement_keeps_given_homes_and_uses_slots_once(wanted, free, homes):
+    given_homes = tuple(None if home is None else home % len(free) for home in homes)
+    wanted = [replace(demand, homes=given_homes) if demand.stateful else demand for demand in wanted]
+    test_initial_placement_uses_slots_once_unless_oversubscribed.hypothesis.inner_test(wanted, free)
+    test_initial_placement_gives_each_executor_a_core_at_home.hypothesis.inner_test(wanted, free)
+    placed = place(wanted, free)
+    for demand in wanted:
+        if demand.stateful:
+            pairs = zip(placed.homes[demand.name], given_homes, strict=False)
+            assert all(home in (node, None) for node, home in pairs)
+
+
+def test_initial_placement_spreads_executors_around_given_homes():
+    placed = place([PlacementRequest("c", 3, True, 1, homes=(None, 0))], [2, 2, 1])
+    assert placed.homes["c"] == (1, 0, 2)
 
 
 def test_initial_placement_spreads_executors_over_free_slots():

@@ -320,7 +320,7 @@ def test_retired_workers_are_drained_become_guests_and_get_no_cores(on, fake):
         left = [(ExecutorId("op0", 0),), ()]
         scheduler.answers["a", AwaitTaskEnds] = lambda call: left.pop(0)
         scheduler.answers["b", part_calls.Report] = fake.empty_report(dead_letters={"op0": 2})
-        await coordinator.membership.retire(Retire(("b",), timeout=10))
+        await coordinator.retirement.retire(Retire(("b",), timeout=10))
         assert {call.nodes for _, call in scheduler.asked(AwaitTaskEnds)} == {(1,)}
         assert left == []
         assert record.cores["op0", 0] == {0: 2, 2: 1}
@@ -351,7 +351,7 @@ def test_executor_whose_only_worker_is_retired_gets_core_at_home(on, fake):
         record = await submit(coordinator, fake, executors=1)
         await coordinator.set_cores(SetCores("job", "op0", {"b": 2}))
         await submit(coordinator, fake, "other", executors=1, cores={"op0": 2})
-        await coordinator.membership.retire(Retire(("b",), timeout=10))
+        await coordinator.retirement.retire(Retire(("b",), timeout=10))
         assert record.cores["op0", 0] == {0: 1}
 
     on({"a": 2, "b": 2}, test)
@@ -361,17 +361,17 @@ def test_executor_whose_only_worker_is_retired_gets_core_at_home(on, fake):
     ("workers", "match"),
     [
         (("nowhere",), "there is no worker 'nowhere': the workers are a, b, c"),
-        (("c", "a"), r"worker a cannot be drained: .*op0\[0\], rows\[0\], out\[0\] of job 'job'"),
-        (("c", "b"), r"worker b cannot be drained: it is the home of op0\[1\], out\[1\] of job 'job'"),
+        (("c", "a"), r"worker a cannot be drained: it hosts rows\[0\], out\[0\] of job 'job'"),
+        (("c", "b"), r"worker b cannot be drained: it hosts out\[1\] of job 'job'"),
     ],
 )
-def test_retire_of_home_or_unknown_worker_is_refused(on, fake, workers, match):
+def test_retire_of_worker_with_source_or_sink_or_of_unknown_worker_is_refused(on, fake, workers, match):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=2)
         await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "c": 1}))
         scheduler.calls.clear()
         with pytest.raises(PlanningError, match=match):
-            await coordinator.membership.retire(Retire(workers, timeout=1))
+            await coordinator.retirement.retire(Retire(workers, timeout=1))
         assert scheduler.calls == []
         assert coordinator.workers.retiring == set()
         assert record.spec.guests == ()
@@ -384,7 +384,7 @@ def test_retirement_timeout_error_names_executors_with_tasks_left(on, fake):
         await submit(coordinator, fake, executors=1)
         scheduler.answers["a", AwaitTaskEnds] = (ExecutorId("op0", 0),)
         with pytest.raises(TimeoutError, match=r"op0\[0\] of job 'job' still run"):
-            await coordinator.membership.retire(Retire(("b",), timeout=0.1))
+            await coordinator.retirement.retire(Retire(("b",), timeout=0.1))
         assert coordinator.workers.retiring == {"b"}
 
     on({"a": 2, "b": 2}, test)
@@ -392,7 +392,7 @@ def test_retirement_timeout_error_names_executors_with_tasks_left(on, fake):
 
 def test_submit_with_all_workers_retired_is_refused(on, fake):
     async def test(coordinator, scheduler):
-        await coordinator.membership.retire(Retire(("a",), timeout=1))
+        await coordinator.retirement.retire(Retire(("a",), timeout=1))
         with pytest.raises(NoWorkers, match="no workers that stay"):
             await submit(coordinator, fake)
 
@@ -403,7 +403,7 @@ def test_retirement_ends_when_job_ends_while_homes_wait(on, fake):
     async def test(coordinator, scheduler):
         await submit(coordinator, fake, executors=1)
         scheduler.held["a", AwaitTaskEnds] = asyncio.Event()
-        retiring = asyncio.ensure_future(coordinator.membership.retire(Retire(("b",), timeout=None)))
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=None)))
         await fake.settle()
         assert not retiring.done()
         await coordinator.stop(Stop("job"))
@@ -417,7 +417,7 @@ def test_retirement_waits_for_starting_job(on, fake):
         gate = scheduler.held["a", Prepare] = asyncio.Event()
         starting = asyncio.ensure_future(submit(coordinator, fake, executors=1))
         await fake.settle()
-        retiring = asyncio.ensure_future(coordinator.membership.retire(Retire(("b",), timeout=10)))
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=10)))
         await fake.settle()
         assert scheduler.asked(AwaitTaskEnds) == []
         gate.set()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import SourceOperator
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
+
+InputState: TypeAlias = tuple[ExecutorId, bool, bool, bool, int | None]
+"""An upstream instance: whether it has not ended, has event time, is idle; and its watermark."""
 
 
 class Inputs:
@@ -75,6 +79,35 @@ class Inputs:
         self.time = standing.time
         self._times = dict(standing._times)
         self._idle = set(standing._idle)
+
+    def standing(self) -> list[InputState]:
+        """Return how far each input is, without those that have ended and have no event time."""
+        origins = sorted(self.open | self._times.keys())
+        return [
+            (origin, origin in self.open, origin in self._times, origin in self._idle, self._times.get(origin))
+            for origin in origins
+        ]
+
+    @classmethod
+    def of(cls, receiver: ExecutorId, standing: Iterable[InputState], time: int | None) -> Inputs:
+        """Return the inputs of which another process has returned the `standing` and the `time`.
+
+        Examples
+        --------
+        >>> inputs = Inputs(ExecutorId("per_station", 0), [ExecutorId("readings", 0)])
+        >>> Inputs.of(inputs.receiver, inputs.standing(), inputs.time).open == inputs.open
+        True
+        """
+        inputs = cls(receiver, ())
+        inputs.time = time
+        for origin, is_open, timed, idle, at in standing:
+            if is_open:
+                inputs.open.add(origin)
+            if timed:
+                inputs._times[origin] = at
+            if idle:
+                inputs._idle.add(origin)
+        return inputs
 
     def end(self, origin: ExecutorId) -> None:
         """End an input, which has sent its last tuple.

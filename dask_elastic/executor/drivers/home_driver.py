@@ -71,9 +71,15 @@ class HomeDriver(ExecutorDriver):
         super().__init__(executor, host, make_lock)
         self.departed = False
 
-    def handover(self) -> tuple[Handover, int, int]:
-        """Return what the new home gets; also the newest checkpoint that is over, and the newest change of cores."""
-        return Handover.of(self.executor), self._alignment.over, self._newest_change
+    def handover(self, marks: bool = True) -> tuple[Handover, int, int]:
+        """Return what the new home gets; also the newest checkpoint that is over, and the newest change of cores.
+
+        Parameters
+        ----------
+        marks : bool
+            Whether the new home continues the files of the executor's checkpoints, see `Handover.of`.
+        """
+        return Handover.of(self.executor, marks), self._alignment.over, self._newest_change
 
     def resume(self, over: int, newest_change: int) -> Steps[None]:
         """Start the first tasks of an executor that has what another home has handed over.

@@ -42,6 +42,8 @@ class Handover:
         Requested flushes that are not complete; the handed over state is up to date.
     cores : mapping of int to int
         The cores by node.
+    rows : int
+        Tuples processed so far.
     """
 
     state: pa.RecordBatch | None
@@ -56,10 +58,18 @@ class Handover:
     incarnations: Mapping[int, int]
     flushes: tuple[int, ...]
     cores: Mapping[int, int]
+    rows: int = 0
 
     @classmethod
-    def of(cls, executor: ExecutorParts) -> Handover:
+    def of(cls, executor: ExecutorParts, marks: bool = True) -> Handover:
         """Take the state and the standing of an executor that is drained; it must not go on.
+
+        Parameters
+        ----------
+        executor : ExecutorParts
+            The executor.
+        marks : bool
+            Whether to take what has changed since the last checkpoint; the next one contains all state otherwise.
 
         Raises
         ------
@@ -69,7 +79,7 @@ class Handover:
         if executor.pending_rows:
             raise ProtocolError(f"{executor.identity} leaves its home with {executor.pending_rows} unsettled rows")
         store = executor.store
-        state, changes = store.extract(), store.extract(dirty_only=True)
+        state, changes = store.extract(), store.extract(dirty_only=True) if marks else None
         with executor.lock:
             watermarks = executor.watermarks.standing()
         return cls(
@@ -85,6 +95,7 @@ class Handover:
             executor.links.incarnations(),
             tuple(token for token in executor.flushes.requested() if token >= 0),
             executor.cores.by_node(),
+            executor.measures.rows,
         )
 
     def install(self, executor: ExecutorParts) -> None:
@@ -103,4 +114,5 @@ class Handover:
         executor.watermarks.resume(self.watermarks)
         executor.records.resume(self.clocks)
         executor.time_taken = self.taken
+        executor.measures.rows_before = self.rows
         executor.links.resume(self.incarnations)

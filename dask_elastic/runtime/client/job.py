@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from dask.utils import parse_timedelta
 
@@ -12,6 +12,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job_card import card
+from dask_elastic.runtime.client.job_commands import JobCommands
 from dask_elastic.runtime.client.job_input import JobInput, seconds_of
 from dask_elastic.runtime.client.job_reader import JobReader
 from dask_elastic.runtime.client.job_view import summary
@@ -33,7 +34,7 @@ ENDED = tuple(sorted(status.value for status in job_status.ENDED))
 """The statuses, as `Job.status` returns them, that a job never leaves."""
 
 
-class Job(JobInput, JobReader):
+class Job(JobInput, JobReader, JobCommands):
     """A handle on a job on a cluster; the job keeps running when the handle and its client are closed.
 
     `submit` returns one, and `dask_elastic.job` makes one from the job's name.
@@ -342,38 +343,6 @@ class Job(JobInput, JobReader):
         """End the job if it is running, and free its state on the workers."""
         drop(self.client, self.name)
         self._ask(job_calls.Forget(self.name))
-
-    def set_cores(
-        self, operator: str, cores: int | dict[str, int] | Literal["auto"], executor: int | None = None
-    ) -> None:
-        """Set the cores of executors while they run; the control loop then no longer changes them.
-
-        Parameters
-        ----------
-        operator : str
-            Name of a stateful operator.
-        cores : int or dict of str to int or "auto"
-            The number of cores of each executor, allocated first on its home; or the cores on each worker, by address;
-            or ``"auto"``, which returns the executors to the control loop. If there are not enough free slots,
-            executors share slots and the job is ``oversubscribed``.
-        executor : int, optional
-            Number of one executor of the operator; all of them if left out.
-        """
-        self._ask(job_calls.SetCores(self.name, operator, cores, executor))
-
-    def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
-        """Move a shard to another task of its executor; return when the move has begun.
-
-        Parameters
-        ----------
-        operator : str
-            Name of a stateful operator.
-        shard, task : int
-            The shard and its new task; `assignment` lists both.
-        executor : int
-            Number of their executor.
-        """
-        self._ask(job_calls.MoveShard(self.name, operator, executor, shard, task))
 
 
 def job(name: str, client: Client | None = None) -> Job:

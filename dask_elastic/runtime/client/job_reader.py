@@ -57,13 +57,14 @@ class JobReader(ABC):
             Columns: ``operator``, ``executor``, ``node`` (address of the home), ``cores``, ``arrival_rate`` (λ,
             tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
             ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
-            last 10 s), ``state_bytes``, ``rows``, ``moves``, ``moves_across`` (moves between nodes); ``throughput``
-            (processed tuples/s), ``customer_rows`` (mean tuples of a sub-batch when it reaches a task), ``sojourn``
-            (mean seconds from a tuple's arrival at the executor to the end of its processing, over the last 2 s),
-            ``bytes_in`` and ``bytes_out`` (bytes/s), ``pending_bytes`` (sub-batches sent to remote tasks whose state
-            changes have not been flushed home), ``recovered`` (how often the executor lost remote tasks and
-            recovered), ``recovery_p50`` and ``recovery_p99`` (seconds from such a loss to the first row processed
-            again), ``refused`` (stale and duplicate messages), ``bound`` (whether its threads hold the GIL, so that
+            last 10 s), ``state_bytes``, ``rows``, ``moves`` and ``moves_across`` (moves of shards, and those
+            between nodes, since the executor is at this home); ``throughput`` (processed tuples/s), ``customer_rows``
+            (mean tuples of a sub-batch when it reaches a task), ``sojourn`` (mean seconds from a tuple's arrival at the
+            executor to the end of its processing, over the last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s),
+            ``pending_bytes`` (sub-batches sent to remote tasks whose state changes have not been flushed home),
+            ``recovered`` (how often the executor lost remote tasks and recovered), ``recovery_p50`` and
+            ``recovery_p99`` (seconds from such a loss to the first row processed again), ``refused`` (stale and
+            duplicate messages), ``bound`` (whether its threads hold the GIL, so that
             another core on the same worker does not help), ``event_time`` (the watermark: all older rows are processed,
             except late ones; in UTC without a time zone; missing if no source upstream has event time), ``busy`` (busy
             seconds per second of all its cores), ``backpressured`` (share of time in which its outputs wait for
@@ -219,7 +220,7 @@ class JobReader(ABC):
         return data_frame(found, columns).sort_values("number", ignore_index=True)
 
     def decisions(self) -> pd.DataFrame:
-        """Return the newest decisions about the job's cores, at most 1,000, in the order in which they were made.
+        """Return the newest decisions about the job's cores and homes, at most 1,000, in the order of their making.
 
         Returns
         -------
@@ -230,11 +231,12 @@ class JobReader(ABC):
             reaches the target), ``applied`` (false in a dry run and if the guard held the change back), ``reason``,
             ``wanted`` (cores by executor), ``changes`` (a list: executor, cores by worker before and after, bytes of
             state moved), ``starved`` (missing cores), ``bound`` (operators whose threads hold the GIL),
-            ``moved_bytes``, ``seconds`` (duration of the decision).
+            ``moved_bytes``, ``seconds`` (duration of the decision), ``homes`` (a list of executors that were moved
+            on request: executor, workers before and after, bytes of state, seconds for which rows waited).
         """
         columns = [
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
-            "changes", "starved", "bound", "moved_bytes", "seconds",
+            "changes", "starved", "bound", "moved_bytes", "seconds", "homes",
         ]  # fmt: skip
         return data_frame(json.loads(self._ask(job_calls.Decisions(self.name))), columns)
 

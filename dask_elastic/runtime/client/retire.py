@@ -21,10 +21,10 @@ def retire(
     *,
     close: bool = False,
 ) -> None:
-    """Move all tasks off workers, and return when the workers can be closed without loss for running jobs.
+    """Move executors and tasks off workers, and return when the workers can be closed without loss for running jobs.
 
-    The executors get as many cores on other workers as are free. No job uses the retired workers again, also if none
-    was ever submitted to the cluster.
+    Executors that are at home there move one by one, see `Job.move_executor`, and get as many cores on other workers as
+    are free. No job uses the retired workers again, also if none was ever submitted to the cluster.
 
     Parameters
     ----------
@@ -40,11 +40,14 @@ def retire(
     Raises
     ------
     PlanningError
-        If a worker does not exist, or is the home of executors, sources or sinks of a running job: homes cannot move
-        yet. Nothing is changed.
+        If a worker does not exist; if it hosts a source, a sink or a static job, which do not move; or if no other
+        worker is left for its executors. Nothing is changed.
     TimeoutError
-        If a job still has tasks on the workers after `timeout`. The workers get no new tasks; call again to continue
-        waiting.
+        If a job still has executors or tasks on the workers after `timeout`. The workers get no new ones; call again to
+        continue.
+    MoveRefused
+        If an executor could not be moved several times, as one that has processed all of its input. The workers get no
+        new tasks.
 
     Examples
     --------

@@ -14,12 +14,15 @@ from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.tables import read_table
 from dask_elastic.topology.schema import describe_difference
-from dask_elastic.vocab.errors import NodeLost, SchemaMismatch, UnknownJob
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, SchemaMismatch, UnknownJob
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
     import pandas as pd
     from distributed import Client
+
+LOOKS = 10
+"""How often a read looks where an executor is that moves meanwhile."""
 
 
 def state_frame(client: Client, job: str, operator: str) -> dd.DataFrame:
@@ -86,13 +89,8 @@ def read_partition(
     SchemaMismatch
         If the columns have got other types since.
     """
-    client = checked_client(None)
-    # The home is looked up now, since executors may have moved.
-    places = call_scheduler(client, job_calls.StatePlaces(job, operator))
-    if places.generation != generation:
-        raise UnknownJob(f"job {job!r} was submitted again after this frame was made; call to_dask() of its state anew")
     call = part_calls.State(job, generation, operator, executor)
-    parts = [read_table(part) for part in _asked(client, places, call)]
+    parts = [read_table(part) for part in _read(checked_client(None), call)]
     if not parts:
         return _frame(types.empty_table())
     table = parts[0]
@@ -102,6 +100,22 @@ def read_partition(
             "call to_dask() anew"
         )
     return _frame(table)
+
+
+def _read(client: Client, call: part_calls.State) -> tuple[Payload, ...]:
+    """Read the state of an executor at its home, which is looked up now, since executors move."""
+    for _ in range(LOOKS):
+        places = call_scheduler(client, job_calls.StatePlaces(call.job, call.operator))
+        if places.generation != call.generation:
+            raise UnknownJob(
+                f"job {call.job!r} was submitted again after this frame was made; call to_dask() of its state anew"
+            )
+        try:
+            return _asked(client, places, call)
+        except MoveRefused as refused:
+            # The scheduler answers where it is when it has arrived.
+            moved = refused
+    raise moved
 
 
 def _types(client: Client, job: str, operator: str, places: job_calls.StatePlacesAnswer) -> pa.Schema:

@@ -132,6 +132,16 @@ class MoveShard(Call[None]):
 
 
 @dataclass(frozen=True)
+class MoveExecutor(Call[None]):
+    """Move the home of an executor to another worker, by address; answered when the executor has begun there."""
+
+    job: str
+    operator: str
+    executor: int
+    worker: str
+
+
+@dataclass(frozen=True)
 class Retire(Call[None]):
     """Take all cores away from workers; answered when no task is left there.
 

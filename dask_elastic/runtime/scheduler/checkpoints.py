@@ -8,7 +8,7 @@ import functools
 import logging
 import pickle
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from dask_elastic.checkpoint.catalog import Catalog
@@ -21,7 +21,7 @@ from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_call
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
 from dask_elastic.runtime.protocol.job_spec import JobSpec
-from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -128,6 +128,9 @@ class Checkpoints:
                 return taken
             if not record.live:
                 raise JobEnded(f"job {record.name!r} has {record.status.value}: it takes no more checkpoints")
+            if taken is not None and taken.number == state.yielded:
+                first = taken.number + 1
+                continue
             if taken is not None:
                 raise CheckpointError(f"job {record.name!r}: checkpoint {taken.number} was given up: {taken.error}")
             if state.last < first:
@@ -167,7 +170,10 @@ class Checkpoints:
                 continue
             state.requested.clear()
             began = time.monotonic()
-            await self._take(record, state, generation)
+            async with state.exclusive:
+                # The job may have ended, or restarted, while a home moved.
+                if record.live and record.runs(generation):
+                    await self._take(record, state, generation)
             due = began + interval
             if time.monotonic() > due and not late:
                 late = True
@@ -175,6 +181,31 @@ class Checkpoints:
                     "job %r: checkpoints take longer than checkpoint_interval, %g s: the next one waits for the last",
                     record.name, interval,
                 )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def excluded(self, record: JobRecord, reason: str) -> AsyncIterator[None]:
+        """Take no checkpoint of a job while the context lasts; the one in progress is given up, and taken again later.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The job.
+        reason : str
+            Why the checkpoint is given up.
+        """
+        state = record.checkpoints
+        if state is None:
+            yield
+            return
+        if state.progress is not None and not state.publishing.locked():
+            state.yielded = state.progress.number
+            state.settle(dump_error(CheckpointError(reason)))
+        async with state.exclusive:
+            try:
+                yield
+            finally:
+                if state.failed and state.descriptions[-1].number == state.yielded:
+                    state.requested.set()
 
     async def _take(self, record: JobRecord, state: JobCheckpoints, generation: int) -> None:
         number = state.next_number()

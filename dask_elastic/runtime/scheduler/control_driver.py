@@ -32,7 +32,7 @@ from dask_elastic.runtime.scheduler.snapshot_builder import STALE_PERIODS, Clust
 from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
-from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
+from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, Outlook, Plan
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class ControlDriver:
         self._skipped = 0
         self._hurry = asyncio.Event()
         self._restless_until = -math.inf
+        self._homes_moved = 0
 
     # life
 
@@ -184,7 +185,7 @@ class ControlDriver:
             return
         snapshot, plan = await asyncio.get_running_loop().run_in_executor(pool, self._decide, view)
         failed = await self._carry_out(snapshot, plan.changes)
-        self._remember(snapshot, replace(plan, decisions=tuple(_amended(one, failed) for one in plan.decisions)))
+        self._remember(snapshot, replace(plan, decisions=tuple(self._amended(one, failed) for one in plan.decisions)))
         self._planned = view
 
     def _skips(self, view: ClusterView) -> bool:
@@ -217,8 +218,7 @@ class ControlDriver:
         self.slots_needed = slots_needed(snapshot, plan)
         addresses = [node.address for node in snapshot.nodes]
         for decision in plan.decisions:
-            self._addresses.append((decision.number, addresses))
-            self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
+            self._publish(decision, addresses)
         self._note_sharing()
 
     def _note_sharing(self) -> None:
@@ -274,6 +274,41 @@ class ControlDriver:
             if isinstance(load_error(error.data), NodeLost):
                 self.membership.lost_touch(record, after)
             raise
+
+    def _amended(self, decision: Decision, failed: Failures) -> Decision:
+        """Return a decision with its number among those of users; not applied, with the error, if it failed."""
+        numbered = replace(decision, number=decision.number + self._homes_moved)
+        problem = failed.get(JobGeneration(decision.job, decision.generation))
+        if problem is None:
+            return numbered
+        return replace(numbered, applied=False, reason=f"{decision.reason} It could not be carried out: {problem}")
+
+    def note_home(self, record: JobRecord, change: HomeChange, reason: str) -> None:
+        """Keep the move of a home among the decisions about its job."""
+        self._homes_moved += 1
+        newest = self.log.all()[-1:]
+        decision = Decision(
+            number=max(one.number for one in newest) + 1 if newest else self._homes_moved,
+            time=time.time(),
+            job=record.name,
+            generation=record.spec.generation,
+            target=record.spec.options.latency_target,
+            measured=self._measured(record),
+            predicted=None,
+            feasible=True,
+            wanted={},
+            changes=(),
+            applied=True,
+            reason=reason,
+            moved_bytes=change.moved_bytes,
+            homes=(change,),
+        )
+        self.log.add((decision,))
+        self._publish(decision, [])
+
+    def _publish(self, decision: Decision, addresses: list[str]) -> None:
+        self._addresses.append((decision.number, addresses))
+        self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
 
     # questions
 
@@ -374,7 +409,8 @@ def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]
         for change in decision.changes
     ]
     wanted = {str(executor): int(count) for executor, count in decision.wanted.items()}
-    return {**decision_to_dict(decision), "wanted": wanted, "changes": changes}
+    homes = [{**asdict(change), "executor": str(change.executor)} for change in decision.homes]
+    return {**decision_to_dict(decision), "wanted": wanted, "changes": changes, "homes": homes}
 
 
 def _by_node(record: JobRecord, snapshot: Snapshot, cores: Mapping[int, int]) -> dict[int, int]:
@@ -386,11 +422,3 @@ def _by_node(record: JobRecord, snapshot: Snapshot, cores: Mapping[int, int]) ->
             raise PlanningError(f"{address} is no longer a node of job {record.name!r}")
         found[record.spec.nodes.index(address)] = count
     return found
-
-
-def _amended(decision: Decision, failed: Mapping[JobGeneration, str]) -> Decision:
-    """Return a decision, not applied and with the reason added if it failed."""
-    problem = failed.get(JobGeneration(decision.job, decision.generation))
-    if problem is None:
-        return decision
-    return replace(decision, applied=False, reason=f"{decision.reason} It could not be carried out: {problem}")

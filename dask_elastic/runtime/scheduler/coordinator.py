@@ -22,6 +22,8 @@ from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
+from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves
+from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -91,6 +93,10 @@ class Coordinator:
             self.ends,
             functools.partial(scheduler.log_event, TOPIC),
         )
+        self.homes = HomeMoves(
+            self.cores, self.membership, self.checkpoints, self.health.move_failed, self.controller.note_home
+        )
+        self.retirement = Retirement(self.membership, self.homes)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
@@ -123,8 +129,8 @@ class Coordinator:
             job_calls.MoveShard.handled_by(self.cores.move_shard),
         ]
         parts = (
-            self.health, self.membership, self.controller, self.queries, self.pushed, self.epochs, self.queues,
-            self.checkpoints, self.savepoints, self.cluster,
+            self.health, self.retirement, self.controller, self.queries, self.pushed, self.epochs, self.queues,
+            self.checkpoints, self.savepoints, self.homes, self.cluster,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 

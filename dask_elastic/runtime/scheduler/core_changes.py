@@ -11,7 +11,7 @@ from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, PlanningError, UnknownOperator
 
 AUTO = "auto"
 """Given as a number of cores: the control loop chooses it."""
@@ -86,7 +86,7 @@ class CoreChanges:
     def _of_number(self, record: JobRecord, key: ExecutorKey, cores: int) -> dict[int, int]:
         """Keep the executor's cores as far as wanted, home first; then take free slots at home, then on other nodes."""
         operator, index = key
-        home = record.spec.homes[operator][index]
+        home = record.homes.node(operator, index)
         held = record.cores[key]
         wanted: dict[int, int] = {}
         for node in sorted(held, key=lambda n: (n != home, n)):
@@ -111,6 +111,9 @@ class CoreChanges:
         record = self.jobs.record(call.job)
         [(index, address)] = homes(record, call.operator, call.executor)
         _check_elastic(record)
+        moving = record.homes.moving
+        if moving is not None and moving.executor == (call.operator, index):
+            raise MoveRefused(f"the home of {moving.executor} is moving: move its shards when it has arrived")
         await self.calls.one(
             address, part_calls.MoveShard(*record.generation_id, call.operator, index, call.shard, call.task)
         )
@@ -141,7 +144,7 @@ class CoreChanges:
             held = record.cores[key]
             stays = {node: count for node, count in held.items() if node not in nodes}
             free = {node: slots for node, slots in self._free(record).items() if node not in nodes}
-            home = record.spec.homes[key[0]][key[1]]
+            home = record.homes.node(*key)
             for _ in range(sum(held.values()) - sum(stays.values())):
                 if stays and max(free.values(), default=0) <= 0:
                     break
@@ -150,6 +153,13 @@ class CoreChanges:
                 stays[node] = stays.get(node, 0) + 1
             if stays != held:
                 await self._enact(record, key, stays)
+
+    async def follow(self, record: JobRecord, key: ExecutorKey, left: int) -> None:
+        """Move cores of an executor from its former home to its home, as many as are free; `changing` is held."""
+        home, held = record.homes.node(*key), record.cores[key]
+        moved = min(held.get(left, 0), max(0, self._free(record).get(home, 0)))
+        if moved:
+            await self._enact(record, key, {**held, left: held[left] - moved, home: held.get(home, 0) + moved})
 
     async def _enact(self, record: JobRecord, key: ExecutorKey, by_node: Mapping[int, int]) -> None:
         """Have the home change the cores of its executor, and record them once it has.
@@ -161,7 +171,7 @@ class CoreChanges:
         """
         operator, index = key
         generation = record.spec.generation
-        home = record.nodes[record.spec.homes[operator][index]]
+        home = record.nodes[record.homes.node(operator, index)]
         record.core_changes += 1
         change = record.core_changes
         await self.calls.one(home, part_calls.SetCores(*record.generation_id, change, operator, index, dict(by_node)))
@@ -183,7 +193,7 @@ def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[
         if first != operator:
             raise UnknownOperator(f"{operator!r} of job {record.name!r} runs in the tasks of {first!r}: name this")
         raise UnknownOperator(f"job {record.name!r} has no stateful operator {operator!r}: choose from {known}")
-    found = [record.nodes[node] for node in record.spec.homes[operator]]
+    found = [record.nodes[node] for node in record.homes.of(operator)]
     if executor is None:
         return [*enumerate(found)]
     if not 0 <= executor < len(found):

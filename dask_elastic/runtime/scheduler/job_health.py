@@ -11,7 +11,7 @@ from typing import Any
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
 from dask_elastic.runtime.protocol.reports import Report, StalledCall, Suspects, report_seconds
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -21,6 +21,7 @@ from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch, SchemaMismatch
+from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -100,7 +101,7 @@ class JobHealth:
         if record is None or not record.admits(call.generation, call.node, call.incarnation):
             return 0.0
         self._take(record, call)
-        if record.checkpoints is None or not record.live or call.node not in record.spec.settled:
+        if record.checkpoints is None or not record.live or call.node not in record.homes.emitting:
             return 0.0
         return record.leases.grant(call.node, time.monotonic(), lease_seconds(record, self.calls.timeout))
 
@@ -167,6 +168,10 @@ class JobHealth:
             return
         for node, report in reports.items():
             record.receive(node, report)
+        if not record.complete:
+            # A report was stale: an executor has begun there since.
+            record.finishing = False
+            return
         if not self._agree(record):
             return
         record.change(JobEvent.COMPLETED)
@@ -236,6 +241,15 @@ class JobHealth:
     def part_lost(self, record: JobRecord, address: str) -> None:
         """Handle a worker that answers, but hosts no part of a job that needs it."""
         self._lose(record, address, "hosts no part of it any more")
+
+    def move_failed(self, record: JobRecord, executor: ExecutorId, error: Exception) -> None:
+        """Handle the failure of a move of a home, at an unknown point of it: the executor may be at neither home."""
+        text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+        loss = NodeLost(f"the home of {executor} of job {record.name!r} could not be moved: {text}")
+        if self.restarts.can(record):
+            self.spawn(self._restart(record, loss))
+        else:
+            self.fail(record, dump_error(loss))
 
     def _unreachable(self, record: JobRecord, address: str) -> None:
         """Handle a node of a job to which another node has lost the connection."""

@@ -8,11 +8,13 @@ from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
 from dask_elastic.runtime.protocol.part_calls import PartCall
+from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.core_changes import homes
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.errors import UnknownOperator
+from dask_elastic.vocab.errors import NodeLost, UnknownOperator
+from dask_elastic.vocab.identity import ExecutorId
 
 
 class JobQueries:
@@ -62,17 +64,30 @@ class JobQueries:
         record = self.jobs.record(call.job)
         component = record.spec.component_of(call.operator)
         calls = (
-            self.calls.one(address, part_calls.State(*record.generation_id, call.operator, index, call.key, call.first))
-            for index, address in homes(record, component, None)
+            self._state_of(record, ExecutorId(component, index), call) for index, _ in homes(record, component, None)
         )
         found = tuple(part for parts in await all_of(calls) for part in parts)
         empty = record.spec.summary(component).empty_state_of(call.operator)
         # Before its first batch an executor does not know its columns.
         return (Payload(empty),) if not found and call.key is None and empty is not None else found
 
+    async def _state_of(self, record: JobRecord, executor: ExecutorId, call: job_calls.State) -> tuple[Payload, ...]:
+        """Read the state of an executor at its home; while that moves, once it has arrived."""
+        asked = part_calls.State(*record.generation_id, call.operator, executor.index, call.key, call.first)
+        while True:
+            await record.homes.still()
+            home = record.homes.node(*executor)
+            try:
+                return await self.calls.one(record.nodes[home], asked)
+            except (NodeLost, Relayed):
+                await record.homes.still()
+                if record.spec.generation != asked.generation or record.homes.node(*executor) == home:
+                    raise
+
     async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
-        """Return where the state of a stateful operator is."""
+        """Return where the state of a stateful operator is, when no home moves."""
         record = self.jobs.record(call.job)
+        await record.homes.still()
         component = record.spec.component_of(call.operator)
         addresses = tuple(address for _, address in homes(record, component, None))
         _, generation = record.generation_id

@@ -14,7 +14,8 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
-from dask_elastic.runtime.protocol.reports import EdgeRate, PartReport, StalledCall, report_seconds
+from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, PartReport, StalledCall, report_seconds
+from dask_elastic.runtime.scheduler.homes.job_homes import JobHomes
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.column_types import ColumnTypes
@@ -69,7 +70,7 @@ class JobRecord:
     Parameters
     ----------
     spec : JobSpec
-        The spec with which it was started; its nodes change.
+        The spec with which it was started; its nodes change, its homes do not.
     oversubscribed : bool
         Whether executors share slots.
     components : bytes
@@ -79,6 +80,10 @@ class JobRecord:
 
     Attributes
     ----------
+    homes : JobHomes
+        Where its executors are now.
+    chosen_homes : dict
+        The address of the home of each executor that was moved; the next generations begin with it.
     cores : dict
         Cores of each executor by node, as its home has confirmed them.
     pinned : set
@@ -126,6 +131,8 @@ class JobRecord:
         self.began = self.generation_began = time.time()
         self.ended_at: float | None = None
         self.reports: dict[int, ReceivedReport] = {}
+        self.homes = JobHomes(spec)
+        self.chosen_homes: dict[ExecutorKey, str] = {}
         self.cores = _cores_of(spec)
         self.refused = 0
         self.halted = False
@@ -141,6 +148,7 @@ class JobRecord:
         self.suspects: dict[int, Suspect] = {}
         self.leases = GrantedLeases()
         self._letters: Counter[str] = Counter()
+        self._over = asyncio.Event()
         self._started = asyncio.Event()
         self._ended = asyncio.Event()
 
@@ -181,8 +189,10 @@ class JobRecord:
 
     @property
     def complete(self) -> bool:
-        """Whether every node has reported that all of its instances have ended."""
-        return all(node in self.reports and self.reports[node].report.complete for node, _ in self.spec.members)
+        """Whether every node has reported that all of its instances have ended, and none is on its way to another."""
+        return self.homes.moving is None and all(
+            node in self.reports and self.reports[node].report.complete for node, _ in self.spec.members
+        )
 
     def change(self, event: JobEvent) -> None:
         """Change the status by the table of `job_status`; events after the end are late and change nothing."""
@@ -196,6 +206,7 @@ class JobRecord:
             self.submitted = None
             self.ended_at = time.time()
             self._ended.set()
+            self._over.set()
 
     def receive(self, node: int, report: PartReport, idle: bool = False) -> None:
         """Keep the newest report of a node, and drop the suspect batches that it has processed."""
@@ -219,14 +230,14 @@ class JobRecord:
                 first.setdefault(operator, types).require_same(types, operator)
 
     def holds(self, node: int) -> bool:
-        """Return whether a node is the home of an executor, runs a source, or has cores of an executor."""
-        return node in self.spec.settled or any(node in by_node for by_node in self.cores.values())
+        """Return whether a node is, or becomes, a home, runs a source or a sink, or has cores of an executor."""
+        return node in self.homes.emitting or any(node in by_node for by_node in self.cores.values())
 
     def needs(self, address: str) -> bool:
         """Return whether the loss of a worker ends the job, because executors, sources or sinks are at home there."""
         if address not in self.spec.nodes:
             return False
-        return self.starting or self.spec.nodes.index(address) in self.spec.settled
+        return self.starting or self.spec.nodes.index(address) in self.homes.needed
 
     def admits(self, generation: int, node: int, incarnation: int) -> bool:
         """Return whether the sender of a report is part of the job; counts those that are not."""
@@ -243,6 +254,7 @@ class JobRecord:
     def halt(self) -> None:
         """Refuse from now on what the parts of this generation say; another one follows."""
         self.halted = True
+        self._over.set()
         self.leases.close()
         for received in self.reports.values():
             self._letters.update(received.report.dead_letters)
@@ -254,6 +266,7 @@ class JobRecord:
         self.spec = spec
         self.oversubscribed = oversubscribed
         self.reports = {}
+        self.homes = JobHomes(spec)
         self.cores = _cores_of(spec)
         self.incarnations = {}
         self.expelling = set()
@@ -261,11 +274,15 @@ class JobRecord:
         self.leases = GrantedLeases()
         self.finishing = False
         self.generation_began = time.time()
+        self._over = asyncio.Event()
         self.halted = False
 
     def leave(self, address: str) -> None:
         """Remove a node that holds nothing any more; its counts of dead letters and refused messages stay."""
-        received = self.reports.pop(self.spec.nodes.index(address), None)
+        node = self.spec.nodes.index(address)
+        # It may have been a home: what it had to emit has left it, and its place goes to another node.
+        self.leases.end(node)
+        received = self.reports.pop(node, None)
         if received is not None:
             self._letters.update(received.report.dead_letters)
             self.refused += received.report.refused
@@ -279,6 +296,20 @@ class JobRecord:
         """Return when the job has ended, or after `timeout` seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout)
+
+    async def over(self) -> None:
+        """Return when the generation that runs now is halted, or the job has ended."""
+        await self._over.wait()
+
+    def measures(self) -> tuple[ExecutorReport, ...]:
+        """Return the newest measures of each executor: those of its home, as far as this has reported them."""
+        found: dict[ExecutorKey, ExecutorReport] = {}
+        for node in sorted(self.reports):
+            for one in self.reports[node].report.executors:
+                key = one.operator, one.executor
+                if key not in found or self.homes.node(*key) == node:
+                    found[key] = one
+        return tuple(found.values())
 
     def cores_by_address(self) -> dict[str, int]:
         """Return the cores that the job holds on each worker."""
@@ -350,7 +381,7 @@ class JobRecord:
                 ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowing)
                 for s in self.spec.summaries
             ),
-            executors=tuple(measure for report in reports for measure in report.executors),
+            executors=self.measures(),
             sources=tuple(part for report in reports for part in report.sources),
             sinks=tuple(part for report in reports for part in report.sinks),
             event_times=tuple(part for report in reports for part in report.event_times),

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from dask_elastic._version import __version__
@@ -15,7 +16,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.control.lease import CLOCK_ERROR
 from dask_elastic.control.placement.choices import SPREAD
-from dask_elastic.planning.initial import InitialPlacement, place
+from dask_elastic.planning.initial import InitialPlacement, PlacementRequest, place
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
@@ -25,7 +26,7 @@ from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
-from dask_elastic.runtime.scheduler.job_record import JobRecord, lease_seconds
+from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import demands
 from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
@@ -264,7 +265,7 @@ class JobStarts:
         wanted = await self._planned_again(call, nodes, instances)
         if not record.live:
             return
-        placement = self._place(call, nodes, instances, wanted)
+        placement = self._place(call, nodes, instances, wanted, record.chosen_homes)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
@@ -291,7 +292,12 @@ class JobStarts:
         return [self.workers.slots(address) - held.get(address, 0) for address in nodes]
 
     def _place(
-        self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None, homes: Homes | None = None
+        self,
+        call: Submit,
+        nodes: list[str],
+        instances: dict[str, int] | None = None,
+        wanted: Homes | None = None,
+        moved: Mapping[ExecutorKey, str] = MappingProxyType({}),
     ) -> InitialPlacement:
         slots = {address: self.workers.slots(address) for address in nodes}
         for operator, cores in call.cores.items():
@@ -301,9 +307,10 @@ class JobStarts:
                     f"which are {most}. Give at most {most}, or add workers; tasks that share a slot gain nothing."
                 )
         free = self._free(nodes)
+        requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
         try:
-            requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
-            return place(requests, free, homes, self.workers.growth.workers)
+            requests = [_at_home(request, nodes, moved) for request in requests]
+            return place(requests, free, wanted, self.workers.growth.workers)
         except PlanningError as error:
             raise SubmitError(str(error)) from error
 
@@ -341,3 +348,10 @@ def _planned_homes(call: Submit, spread: InitialPlacement, free: list[int]) -> H
 
     flows = [ComponentFlow(s.name, s.inputs, s.rate) for s in call.summaries if s.kind != "sink"]
     return initial_homes(call.options.placement, flows, spread, free)
+
+
+def _at_home(request: PlacementRequest, nodes: list[str], homes: Mapping[ExecutorKey, str]) -> PlacementRequest:
+    """Return a request with the homes that executors have moved to, on the workers that are left."""
+    places = {address: node for node, address in enumerate(nodes)}
+    given = (places.get(homes.get((request.name, index), "")) for index in range(request.instances or 0))
+    return replace(request, homes=tuple(given)) if request.stateful and homes else request

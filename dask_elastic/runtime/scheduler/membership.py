@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from dask_elastic.runtime.protocol import job_calls, part_calls
-from dask_elastic.runtime.protocol.calls import HandledCall, Version
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -20,16 +19,12 @@ from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
-from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
 """Seconds until a worker that could not join is called again; they double with each failure."""
-
-DRAIN_WAIT = 2.0
-"""Seconds after which a home answers at the latest whether its tasks on some nodes have ended."""
 
 PING_SECONDS = 1.0
 """Timeout of the call that a worker answers before it is called to join."""
@@ -92,12 +87,21 @@ class Membership:
                 raise answer
         return [address for address, answer in zip(addresses, answers, strict=True) if isinstance(answer, str)]
 
+    async def join(self, record: JobRecord, address: str) -> None:
+        """Make a worker a node of a job, unless it is one or does not answer."""
+        if record in self._growing() and (answering := await self._answering(record, [address])):
+            await self._join(record, answering)
+
     def _may_try(self, address: str) -> bool:
         return address not in self._waits or time.monotonic() >= self._waits[address][1]
 
     async def _join(self, record: JobRecord, addresses: list[str]) -> None:
         async with record.membership:
             before = spec = record.spec
+            # Two joins of one worker may have been under way.
+            addresses = [address for address in addresses if address not in spec.nodes]
+            if not addresses:
+                return
             for address in addresses:
                 spec = spec.with_guest(address)
             try:
@@ -235,7 +239,7 @@ class Membership:
             # The executor goes on with its other cores, one core at home at least.
             logger.warning("job %r: %s[%d] keeps its other cores: %s", record.name, *key, error)
             left = {other: count for other, count in record.cores[key].items() if other != node}
-            record.cores[key] = left or {record.spec.homes[key[0]][key[1]]: 1}
+            record.cores[key] = left or {record.homes.node(*key): 1}
 
     def lost_touch(self, record: JobRecord, nodes: Iterable[int]) -> None:
         """Remove the nodes that a home cannot reach and that hold nothing; they join again later."""
@@ -243,88 +247,12 @@ class Membership:
             if node in record.spec.guests and not record.holds(node):
                 record.leave(record.nodes[node])
 
-    def handlers(self) -> list[HandledCall]:
-        """Return the calls that are answered here."""
-        return [job_calls.Retire.handled_by(self.retire)]
-
-    async def retire(self, call: job_calls.Retire) -> None:
-        """Take all cores away from workers; returns when no task is left there, so that they can be closed.
-
-        Raises
-        ------
-        PlanningError
-            If a worker is not registered, or executors, sources or sinks of a running job are at home there; nothing is
-            changed then.
-        TimeoutError
-            If executors still have tasks there after the timeout. The workers get no new ones.
-        """
-        workers = call.workers
-        for address in workers:
-            self._check_can_leave(address)
-        self.workers.retiring.update(workers)
-        deadline = math.inf if call.timeout is None else time.monotonic() + call.timeout
-        for record in self.jobs.running:
-            await record.started()
-            nodes = _places(record, workers) if record.live else set()
-            for key in [key for key, by_node in record.cores.items() if nodes & by_node.keys()]:
-                await self.cores.vacate(record, key, nodes)
-        for record in self.jobs.running:
-            await self._drained(record, workers, deadline)
-            await self._make_guests(record, workers)
-
-    def _check_can_leave(self, address: str) -> None:
-        if address not in self.workers:
-            known = ", ".join(sorted(self.workers.scheduler.workers)) or "none"
-            raise PlanningError(f"there is no worker {address!r}: the workers are {known}")
-        held = [
-            f"{', '.join(map(str, settled))} of job {record.name!r}"
-            for record in self.jobs.running
-            if (settled := _settled_at(record, address))
-        ]
-        if held:
-            raise PlanningError(
-                f"worker {address} cannot be drained: it is the home of {'; and of '.join(held)}. Executors, sources "
-                "and sinks do not change their home yet: stop or drain such a job first, or retire other workers."
-            )
-
-    async def _drained(self, record: JobRecord, workers: Iterable[str], deadline: float) -> None:
-        """Return when no task of a job is left on workers, or the job has ended."""
-        ended = asyncio.ensure_future(record.ended())
-        try:
-            while record.live and (left := await self._tasks_left(record, workers, deadline, ended)):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"{', '.join(sorted(map(str, left)))} of job {record.name!r} still run on workers that are to "
-                        "leave. These get no more cores: call retire again to go on waiting."
-                    )
-        finally:
-            ended.cancel()
-
-    async def _tasks_left(
-        self, record: JobRecord, workers: Iterable[str], deadline: float, ended: asyncio.Future[None]
-    ) -> set[ExecutorId]:
-        """Return the executors that still have tasks on workers, once there are none or after `DRAIN_WAIT` seconds.
-
-        The homes answer as soon as the last of these tasks has ended.
-        """
-        nodes = tuple(sorted(_places(record, workers)))
-        if not nodes:
-            return set()
-        wait = max(0.0, min(DRAIN_WAIT, deadline - time.monotonic()))
-        call = part_calls.AwaitTaskEnds(*record.generation_id, nodes, wait)
-        asking = asyncio.ensure_future(self.calls.all(record, call))
-        try:
-            either: set[asyncio.Future[Any]] = {asking, ended}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            return {executor for part in asking.result() for executor in part} if asking.done() else set()
-        finally:
-            asking.cancel()
-
-    async def _make_guests(self, record: JobRecord, workers: Iterable[str]) -> None:
+    async def make_guests(self, record: JobRecord, workers: Iterable[str]) -> None:
         """Announce to every node of a job that the job survives the loss of workers."""
         async with record.membership:
-            new = _places(record, workers) - set(record.spec.guests)
-            for node in new if record.live else ():
+            places = places_of(record, workers)
+            new = places - set(record.spec.guests)
+            for node in places if record.live else ():
                 # Its counts stay when it has left.
                 report = await self.calls.one(record.nodes[node], part_calls.Report(*record.generation_id))
                 record.receive(node, report)
@@ -340,7 +268,7 @@ def _require_generation(record: JobRecord, spec: JobSpec) -> None:
         raise PlanningError(f"job {record.name!r} was restarted meanwhile")
 
 
-def _places(record: JobRecord, workers: Iterable[str]) -> set[int]:
+def places_of(record: JobRecord, workers: Iterable[str]) -> set[int]:
     """Return the nodes of a job that are on workers."""
     return {record.nodes.index(address) for address in workers if address in record.nodes}
 
@@ -356,13 +284,3 @@ async def _all(calls: Iterable[Awaitable[Any]]) -> None:
     for result in await asyncio.gather(*map(in_turn, calls), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
-
-
-def _settled_at(record: JobRecord, address: str) -> list[ExecutorId]:
-    """Return the executors, and the instances of sources and sinks, of a job that are at home on a worker."""
-    if address not in record.nodes:
-        return []
-    spec, node = record.spec, record.nodes.index(address)
-    found = [one for name in spec.homes for one in spec.instances(name) if spec.node_of(one) == node]
-    sinks = [s.name for s in spec.summaries if s.kind == "sink" and spec.sink_inputs(s.name, node)]
-    return [*found, *(ExecutorId(name, node) for name in sinks)]

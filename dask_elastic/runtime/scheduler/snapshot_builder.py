@@ -38,6 +38,8 @@ class JobView:
     ----------
     spec : JobSpec
         The job.
+    homes : dict of str to tuple of int
+        Home of each executor of each operator.
     cores : dict
         Cores of each executor, by node of the job.
     pinned : frozenset
@@ -47,6 +49,7 @@ class JobView:
     """
 
     spec: JobSpec
+    homes: dict[str, tuple[int, ...]]
     cores: dict[ExecutorKey, dict[int, int]]
     pinned: frozenset[ExecutorKey]
     reports: tuple[ReceivedReport, ...]
@@ -92,7 +95,13 @@ class ClusterView:
     def _content(self) -> tuple[Any, ...]:
         """Return all that the snapshot is built from, without the times."""
         jobs = [
-            (view.spec, view.cores, view.pinned, [(one.report, self._is_fresh(view, one)) for one in view.reports])
+            (
+                view.spec,
+                view.homes,
+                view.cores,
+                view.pinned,
+                [(one.report, self._is_fresh(view, one)) for one in view.reports],
+            )
             for view in self.jobs
         ]
         return self.nodes, jobs
@@ -109,6 +118,9 @@ class ClusterView:
             is_fresh = self._is_fresh(view, received)
             for measured in zip(received.report.executors, received.report.details, strict=True):
                 key = measured[0].operator, measured[0].executor
+                if key in known and measured[0].node != view.homes[key[0]][key[1]]:
+                    # The last measures at the home from which it has moved.
+                    continue
                 known[key] = measured
                 if is_fresh:
                     fresh[key] = measured
@@ -154,7 +166,7 @@ def _executor(
     measure, detail = fresh or known or UNMEASURED
     return ExecutorSnapshot(
         executor=ExecutorId(operator, index),
-        home=place_of[view.spec.homes[operator][index]],
+        home=place_of[view.homes[operator][index]],
         cores={place_of[node]: count for node, count in sorted(view.cores[key].items())},
         arrival_rate=measure.arrival_rate,
         service_rate=measure.service_rate if fresh else None,
@@ -275,4 +287,5 @@ def _view(record: JobRecord) -> JobView:
     busy = {key for key, lock in record.changing.items() if lock.locked()}
     pinned = set(record.cores) if record.starting or record.finishing else record.pinned | busy
     cores = {key: dict(by_node) for key, by_node in record.cores.items()}
-    return JobView(record.spec, cores, frozenset(pinned), tuple(record.reports.values()))
+    homes = {operator: table.homes for operator, table in record.homes.tables.items()}
+    return JobView(record.spec, homes, cores, frozenset(pinned), tuple(record.reports.values()))

@@ -52,6 +52,10 @@ class Workers:
         state = self.scheduler.workers.get(address)
         return address in self.retiring or state is None or state.status.name not in HOSTING
 
+    def status(self, address: str) -> str:
+        """Return the status of a registered worker, as Dask names it."""
+        return str(self.scheduler.workers[address].status.name)
+
     def usable(self) -> list[str]:
         """Return the addresses of the workers that run and are not retired."""
         running = (w.address for w in self.scheduler.workers.values() if w.status.name == "running")

@@ -40,6 +40,7 @@ class CreditGate:
         self._window = FlowWindow(limit, queue_time)
         self._waits = waits or CreditWaits()
         self._aborted = False
+        self._left = False
         # Taken for every batch: without the condition's methods, which are Python code.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -94,14 +95,36 @@ class CreditGate:
             self.batches += 1
             return True
 
-    def release(self, nbytes: int, wanted_more: bool = False) -> None:
-        """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once."""
+    def release(self, nbytes: int, wanted_more: bool = False) -> bool:
+        """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once.
+
+        Returns
+        -------
+        bool
+            False if the sender has left: the credit belongs to its next home.
+        """
         with self._lock:
+            if self._left:
+                return False
             self.used -= nbytes
             self.batches -= 1
             self._window.released(nbytes, time.monotonic(), wanted_more)
             if self._waiting:
                 self._changed.notify_all()
+            return True
+
+    def leave(self) -> tuple[int, int]:
+        """Return the bytes and batches in flight when the sender leaves; the gate counts nothing from then on."""
+        with self._lock:
+            self._left = True
+            return self.used, self.batches
+
+    def arrive(self, nbytes: int, batches: int) -> None:
+        """Add what was in flight when the sender left its home before; some of it may have been released here."""
+        with self._lock:
+            self.used += nbytes
+            self.batches += batches
+            self._changed.notify_all()
 
     def abort(self) -> None:
         """Let no sender pass any more; those that wait raise `Aborted`."""

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from dask_elastic.executor.events import EndMark
 from dask_elastic.executor.link import Link
+from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.packet import Packet
@@ -29,6 +31,10 @@ _FIELDS = {
     "end": (*_GENERATION, *_INSTANCE, *_INSTANCE),
     "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
     "barrier": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
+    "end_mark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
+    "switch": (*_GENERATION, *_INSTANCE, (int,), (list,)),
+    "fence": (*_GENERATION, *_INSTANCE, (int,), (int,)),
+    "fence_passed": (*_GENERATION, *_INSTANCE, (int,)),
     "message": (*_GENERATION, *_INSTANCE, (int,), (list,), (list,)),
 }
 
@@ -40,8 +46,8 @@ class Inbound(Protocol):
         """Take a batch for an instance."""
         ...
 
-    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
-        """Return credit to an upstream instance."""
+    def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+        """Take returned credit of an upstream instance."""
         ...
 
     def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
@@ -54,6 +60,26 @@ class Inbound(Protocol):
 
     def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
         """Take a barrier of an upstream instance."""
+        ...
+
+    def receive_end_mark(self, target: ExecutorId, mark: EndMark) -> None:
+        """Take the end mark of an upstream instance."""
+        ...
+
+
+class Homes(Protocol):
+    """Takes what other nodes send while an executor changes its home; see `dask_elastic.migration.home_move`."""
+
+    def switch(self, executor: ExecutorId, table: HomeTable) -> None:
+        """Let the instances here send to the homes in a table from now on."""
+        ...
+
+    def fence(self, executor: ExecutorId, source: int, target: int) -> None:
+        """Return credit of an executor to its next home from now on, and confirm it to the home before."""
+        ...
+
+    def fence_passed(self, executor: ExecutorId, node: int) -> None:
+        """Note that a node has got all outputs of an executor that leaves this node."""
         ...
 
 
@@ -75,6 +101,11 @@ class Receiver(Protocol):
     @property
     def exchange(self) -> Inbound:
         """Takes batches, credit and control records."""
+        ...
+
+    @property
+    def moves(self) -> Homes:
+        """Takes messages about homes that move."""
         ...
 
     def receive_message(self, executor: ExecutorId, node: int, stamp: Stamp, message: ToRemote | ToHome) -> None:
@@ -207,7 +238,7 @@ class Dispatch:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
                 return lambda: receiver.exchange.accept(instance, sender, batch, nbytes)
             case ["credit", _, _, _, origin, index, nbytes, wanted_more]:
-                return lambda: receiver.exchange.release(ExecutorId(origin, index), instance, nbytes, wanted_more)
+                return lambda: receiver.exchange.take_credit(ExecutorId(origin, index), instance, nbytes, wanted_more)
             case ["end", _, _, _, origin, index]:
                 return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index))
             case ["watermark", _, _, _, origin, index, at, idle]:
@@ -218,6 +249,14 @@ class Dispatch:
                 return lambda: receiver.exchange.receive_barrier(
                     instance, Barrier(ExecutorId(origin, index), checkpoint)
                 )
+            case ["end_mark", _, _, _, origin, index, version]:
+                return lambda: receiver.exchange.receive_end_mark(instance, EndMark(ExecutorId(origin, index), version))
+            case ["switch", _, _, _, version, homes] if all(isinstance(home, int) for home in homes):
+                return lambda: receiver.moves.switch(instance, HomeTable(version, tuple(homes)))
+            case ["fence", _, _, _, source, target]:
+                return lambda: receiver.moves.fence(instance, source, target)
+            case ["fence_passed", _, _, _, node]:
+                return lambda: receiver.moves.fence_passed(instance, node)
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from distributed.comm import connect
 
+from dask_elastic.executor.events import EndMark
 from dask_elastic.executor.link import Link
+from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.transport.deferred import DEFERRED
@@ -141,6 +143,22 @@ class Peer:
     def send_barrier(self, generation_id: JobGeneration, target: ExecutorId, barrier: Barrier) -> None:
         """Send a barrier of an upstream instance."""
         self._append(["barrier", generation_id, *target, *barrier.origin, barrier.checkpoint], [])
+
+    def send_end_mark(self, generation_id: JobGeneration, target: ExecutorId, mark: EndMark) -> None:
+        """Send the end mark of an upstream instance to the home that an executor leaves."""
+        self._append(["end_mark", generation_id, *target, *mark.origin, mark.version], [])
+
+    def send_switch(self, generation_id: JobGeneration, executor: ExecutorId, table: HomeTable) -> None:
+        """Let upstream instances of an executor use another table of homes."""
+        self._append(["switch", generation_id, *executor, table.version, list(table.homes)], [])
+
+    def send_fence(self, generation_id: JobGeneration, executor: ExecutorId, source: int, target: int) -> None:
+        """Send the fence of an executor that moves from a node to another, behind its outputs."""
+        self._append(["fence", generation_id, *executor, source, target], [])
+
+    def send_fence_passed(self, generation_id: JobGeneration, executor: ExecutorId, node: int) -> None:
+        """Confirm the fence of an executor, as a node that has got all of its outputs."""
+        self._append(["fence_passed", generation_id, *executor, node], [])
 
     def send_credit(
         self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int, wanted_more: bool

@@ -110,11 +110,15 @@ class CheckpointKeeper:
         self._lock = threading.Lock()
         self._work: deque[_Work] = deque()
         self._given_up = 0
+        self._started = False
         self._bell = Doorbell()
 
     def start(self) -> None:
-        """Start the thread."""
-        self._threads.start("checkpoints", self._run)
+        """Start the thread, unless it runs."""
+        with self._lock:
+            starts, self._started = not self._started, True
+        if starts:
+            self._threads.start("checkpoints", self._run)
 
     def abort(self) -> None:
         """Wake the thread, so that it sees that the job has ended."""
@@ -123,6 +127,12 @@ class CheckpointKeeper:
     def restore(self, executor: ExecutorId, chain: Chain) -> None:
         """Note the files from which an executor was restored; the next ones continue them."""
         self._chains[executor] = chain
+
+    def arrived(self, executor: ExecutorId, shards: int) -> None:
+        """Take an executor that has come from another home: its next file contains all of its state."""
+        with self._lock:
+            self._drop(lambda work: work.executor == executor)
+            self._chains[executor] = Chain.without_files(shards)
 
     def _do(self, run: Callable[[], None], checkpoint: int | None = None, executor: ExecutorId | None = None) -> None:
         with self._lock:

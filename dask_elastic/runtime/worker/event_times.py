@@ -11,7 +11,7 @@ def event_times(job_part: JobPart) -> tuple[InstanceTime, ...]:
     sources = [
         InstanceTime(*s.identity, s.clock.time, s.clock.late) for s in job_part.sources.values() if s.clock is not None
     ]
-    homes = [home.executor for home in job_part.homes.values()]
+    homes = [home.executor for home in list(job_part.homes.values())]
     executors = [InstanceTime(*e.identity, e.watermarks.now.time, 0) for e in homes if e.inputs.timed]
     sinks = [InstanceTime(*s.identity, s.inputs.time, 0) for s in job_part.sinks.values() if s.inputs.timed]
     return (*sources, *executors, *sinks)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from dask_elastic.executor import events
+from dask_elastic.executor.homes.arrival import Arrival
+from dask_elastic.routing.versioned_sends import MarkDue
+from dask_elastic.runtime.protocol.home_calls import CreditInUse
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import CreditGate
 from dask_elastic.runtime.transport.credit_waits import CreditWaits
@@ -18,9 +22,9 @@ from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.component import Component
-from dask_elastic.topology.operators import SinkOperator
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
+from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ToHome, ToRemote
 from dask_elastic.vocab.watermark import Watermark
@@ -46,6 +50,14 @@ class Instance(Protocol):
         ...
 
 
+class HomeInstance(Instance, Protocol):
+    """An executor at home here."""
+
+    def receive_end_mark(self, mark: events.EndMark) -> None:
+        """Take the end mark of an upstream instance, behind what it sends to this home."""
+        ...
+
+
 class SinkInstance(Instance, Protocol):
     """A sink here."""
 
@@ -63,7 +75,7 @@ class Exchange:
         The job's nodes.
     components : mapping of str to Component
         The topology's components.
-    homes, sinks : mapping of ExecutorId to Instance, or to SinkInstance
+    homes, sinks : mapping of ExecutorId to HomeInstance, or to SinkInstance
         The receivers on this node; filled by the job's part.
     peer : callable
         ``peer(address)`` returns the connection to another node; raises `NodeLost` if there is none.
@@ -73,13 +85,20 @@ class Exchange:
         Notes rows from sources here and from other nodes.
     lease : LeaseGate
         Without the coordinator's lease, no batch leaves an instance.
+
+    Attributes
+    ----------
+    tier : FirstTier
+        Where the receivers are.
+    arrivals : dict of ExecutorId to Arrival
+        What is held for executors whose home this node becomes.
     """
 
     def __init__(
         self,
         members: Members,
         components: Mapping[str, Component],
-        homes: Mapping[ExecutorId, Instance],
+        homes: Mapping[ExecutorId, HomeInstance],
         sinks: Mapping[ExecutorId, SinkInstance],
         peer: Callable[[str], Peer],
         is_tight: Callable[[], bool],
@@ -87,6 +106,8 @@ class Exchange:
         lease: LeaseGate,
     ):
         self.members = members
+        self.tier = members.tier
+        self.arrivals: dict[ExecutorId, Arrival[Callable[[HomeInstance], None]]] = {}
         self._components = components
         self._homes = homes
         self._sinks = sinks
@@ -151,8 +172,17 @@ class Exchange:
         return total, ()
 
     def _hand_over(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        sends = self.tier.sends(origin, target.component)
+        if sends is None:
+            self._bring(target.index, target, origin, batch, nbytes)
+            return
+        table = sends.begin()
+        self._bring(table.homes[target.index], target, origin, batch, nbytes)
+        for mark in sends.end(table):
+            self.send_mark(origin, target.component, mark)
+
+    def _bring(self, node: int, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
         spec = self._spec
-        node = spec.node_of(target)
         if node == spec.node:
             self._offer(target, origin, batch, nbytes)
         else:
@@ -165,16 +195,28 @@ class Exchange:
             self._offer(target, origin, batch, nbytes)
 
     def _offer(self, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
+        arrival = self.arrivals.get(target)
+        if arrival is not None and not arrival.admit(lambda home: home.offer(origin, batch, nbytes)):
+            return
         home = self._homes.get(target)
         if home is not None:
             home.offer(origin, batch, nbytes)
             return
         if TURNS.may_wait:
             DEFERRED.write_now()
-        self._sinks[target].offer(origin, batch, nbytes, TURNS.may_wait)
+        self._sink(target).offer(origin, batch, nbytes, TURNS.may_wait)
 
-    def _instance(self, target: ExecutorId) -> Instance:
-        return self._homes.get(target) or self._sinks[target]
+    def _sink(self, target: ExecutorId) -> SinkInstance:
+        sink = self._sinks.get(target)
+        if sink is None:
+            raise ProtocolError(f"{target} is not on node {self._spec.node}, but rows for it have arrived there")
+        return sink
+
+    def _take(self, target: ExecutorId, act: Callable[[Instance], None]) -> None:
+        """Let an instance here take a control record, behind what is held for it."""
+        arrival = self.arrivals.get(target)
+        if arrival is None or arrival.admit(act):
+            act(self._homes.get(target) or self._sink(target))
 
     def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
         """Return credit to an upstream instance; while memory is short, that of executors is held back.
@@ -191,12 +233,20 @@ class Exchange:
         if target in self._homes and self._is_tight():
             self._withheld.append((origin, target, nbytes))
             return
-        spec = self._spec
-        node = spec.node_of(origin)
-        if node == spec.node:
-            self._gate(origin, target).release(nbytes, wanted_more)
+        node = self.tier.emitter(origin)
+        if node == self._spec.node:
+            self.take_credit(origin, target, nbytes, wanted_more)
         else:
-            self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more)
+            self._send_credit(node, origin, target, nbytes, wanted_more)
+
+    def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+        """Take returned credit of an instance here; that of an executor that has left follows it to its next home."""
+        if not self._gate(origin, target).release(nbytes, wanted_more):
+            self._send_credit(self.tier.node_of(origin), origin, target, nbytes, wanted_more)
+
+    def _send_credit(self, node: int, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+        spec = self._spec
+        self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more)
 
     def release_withheld(self) -> None:
         """Return the credit that was held back while memory was short."""
@@ -242,63 +292,122 @@ class Exchange:
         for gate in gates:
             gate.abort()
 
+    # credit of executors that change their home
+
+    def expect(self, origin: ExecutorId) -> None:
+        """Count the credit that is returned to an executor from now on, whose home this node becomes."""
+        with self._lock:
+            self._gates.pop(origin, None)
+
+    def leave(self, origin: ExecutorId) -> tuple[CreditInUse, ...]:
+        """Return the credit in use of an executor that leaves, which sends nothing more from here."""
+        return tuple(CreditInUse(target, *gate.leave()) for target, gate in list(self._gates.get(origin, {}).items()))
+
+    def arrive(self, origin: ExecutorId, credit: Iterable[CreditInUse]) -> None:
+        """Begin with the credit that was in use when an executor left its home before."""
+        for target, nbytes, batches in credit:
+            self._gate(origin, target).arrive(nbytes, batches)
+
     # control records, in one order with the batches
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers, behind what its origin has delivered."""
-        for target, peer in self._receivers(watermark.origin):
-            if peer is None:
-                self._instance(target).receive_watermark(watermark)
-            else:
-                peer.send_watermark(self._spec.generation_id, target, watermark)
+        self._send_all(
+            watermark.origin,
+            lambda instance: instance.receive_watermark(watermark),
+            lambda peer, target: peer.send_watermark(self._spec.generation_id, target, watermark),
+        )
 
     def emit_barrier(self, barrier: Barrier) -> None:
         """Send a barrier to the next receivers, behind what its origin has delivered."""
-        for target, peer in self._receivers(barrier.origin):
-            if peer is None:
-                self._instance(target).receive_barrier(barrier)
-            else:
-                peer.send_barrier(self._spec.generation_id, target, barrier)
+        self._send_all(
+            barrier.origin,
+            lambda instance: instance.receive_barrier(barrier),
+            lambda peer, target: peer.send_barrier(self._spec.generation_id, target, barrier),
+        )
 
     def end(self, origin: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
-        for target, peer in self._receivers(origin):
-            if peer is None:
-                self._instance(target).input_ended(origin)
-            else:
-                peer.send_end(self._spec.generation_id, target, origin)
+        self._send_all(
+            origin,
+            lambda instance: instance.input_ended(origin),
+            lambda peer, target: peer.send_end(self._spec.generation_id, target, origin),
+            last=True,
+        )
 
-    def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
-        """Take a watermark for an instance on this node."""
-        with TURNS.without_waiting():
-            self._instance(target).receive_watermark(watermark)
-
-    def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
-        """Take a barrier for an instance on this node."""
-        with TURNS.without_waiting():
-            self._instance(target).receive_barrier(barrier)
-
-    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
-        """Take the end of an upstream instance for an instance on this node."""
-        with TURNS.without_waiting():
-            self._instance(target).input_ended(origin)
-
-    def _receivers(self, origin: ExecutorId) -> Iterator[tuple[ExecutorId, Peer | None]]:
-        """Yield the receivers of an instance's outputs, each with its node's connection; None if it is on this node.
+    def _send_all(
+        self,
+        origin: ExecutorId,
+        take: Callable[[Instance], None],
+        send: Callable[[Peer, ExecutorId], None],
+        last: bool = False,
+    ) -> None:
+        """Send a control record to the next receivers of an instance; to those here by `take`, to others by `send`.
 
         Raises
         ------
         NodeLost
             If there is no connection to one of them.
         """
-        spec = self._spec
         for name in dict.fromkeys(exit_.target for exit_ in self._components[origin.component].exits):
-            if isinstance(self._components[name].operator, SinkOperator):
-                yield ExecutorId(name, spec.node), None
+            sends = self.tier.sends(origin, name)
+            if sends is None:
+                node = self.tier.sinks_of(origin)
+                self._send_one(node, ExecutorId(name, node), take, send)
                 continue
-            for target in spec.instances(name):
-                node = spec.node_of(target)
-                yield target, None if node == spec.node else self._peer(spec.nodes[node])
+            table = sends.begin()
+            for index, node in enumerate(table.homes):
+                self._send_one(node, ExecutorId(name, index), take, send)
+            if last:
+                sends.finish()
+            for mark in sends.end(table):
+                self.send_mark(origin, name, mark)
+
+    def _send_one(
+        self,
+        node: int,
+        target: ExecutorId,
+        take: Callable[[Instance], None],
+        send: Callable[[Peer, ExecutorId], None],
+    ) -> None:
+        spec = self._spec
+        if node == spec.node:
+            self._take(target, take)
+        else:
+            send(self._peer(spec.nodes[node]), target)
+
+    def send_mark(self, origin: ExecutorId, component: str, due: MarkDue) -> None:
+        """Send an end mark to the old home of an executor, behind the last send of an instance here."""
+        spec, target, mark = self._spec, ExecutorId(component, due.executor), events.EndMark(origin, due.version)
+        if due.home == spec.node:
+            self.receive_end_mark(target, mark)
+        else:
+            self._peer(spec.nodes[due.home]).send_end_mark(spec.generation_id, target, mark)
+
+    def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
+        """Take a watermark for an instance on this node."""
+        with TURNS.without_waiting():
+            self._take(target, lambda instance: instance.receive_watermark(watermark))
+
+    def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
+        """Take a barrier for an instance on this node."""
+        with TURNS.without_waiting():
+            self._take(target, lambda instance: instance.receive_barrier(barrier))
+
+    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
+        """Take the end of an upstream instance for an instance on this node."""
+        with TURNS.without_waiting():
+            self._take(target, lambda instance: instance.input_ended(origin))
+
+    def receive_end_mark(self, target: ExecutorId, mark: events.EndMark) -> None:
+        """Take the end mark of an upstream instance for an executor whose home this node ceases to be."""
+        home = self._homes.get(target)
+        if home is None:
+            raise ProtocolError(f"{target} is not at home on node {self._spec.node}, but {mark} has arrived there")
+        arrival = self.arrivals.get(target)
+        if arrival is None or arrival.admit(lambda home: home.receive_end_mark(mark)):
+            with TURNS.without_waiting():
+                home.receive_end_mark(mark)
 
     # between homes and remote tasks
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dask_elastic.executor import events
-from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.home_driver import HomeDriver
 from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
@@ -33,7 +33,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
-from dask_elastic.vocab.errors import NodeLost
+from dask_elastic.vocab.errors import MoveRefused, NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
@@ -55,7 +55,7 @@ class ExecutorThreads:
     computes : sequence of Compute
         What its tasks compute, the first operator first.
     make_processor : callable
-        ``make_processor(task, store, home)`` returns the logic of a task.
+        ``make_processor(task, store, sinks)`` returns the logic of a task.
     threads : JobThreads
         Runs the tasks.
     exchange : Exchange
@@ -64,6 +64,10 @@ class ExecutorThreads:
         Called when the executor has delivered its last output.
     keeper : CheckpointKeeper or None
         Writes the state for checkpoints; None for a job without them.
+    depart : callable or None
+        Hands the executor over to its next home, when it is drained; None where homes do not move.
+    sinks : int or None
+        The node whose sinks get its outputs; None for its home.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class ExecutorThreads:
         exchange: Exchange,
         finished: Callable[[ExecutorId], None],
         keeper: CheckpointKeeper | None = None,
+        depart: Callable[[ExecutorThreads], None] | None = None,
+        sinks: int | None = None,
     ):
         self.executor = executor
         self.identity = executor.identity
@@ -84,6 +90,8 @@ class ExecutorThreads:
         self._make_processor = make_processor
         self._finished = finished
         self._keeper = keeper
+        self._depart = depart
+        self._sinks = executor.home if sinks is None else sinks
         # The checkpoint whose barriers are awaited, and since when.
         self._awaited = 0, 0.0
         # The clock fires nothing after checkpoint `_halts` has begun, until `_continued` is at least that number.
@@ -93,13 +101,21 @@ class ExecutorThreads:
         self._tokens = iter(range(1, 2**62))
         self._aborted = threading.Event()
         self._fence = Fence(lambda message: executor.links.stamp(message.task))
-        self.driver = ExecutorDriver(executor, self, threading.Lock)
+        self.driver = HomeDriver(executor, self, threading.Lock)
 
     # entrances, each run by the calling thread
 
     def begin(self) -> None:
         """Start the first tasks."""
         run(self.driver.start())
+        self._start_clock()
+
+    def resume(self, over: int, newest_change: int) -> None:
+        """Start the first tasks of an executor that another home has handed over; see `HomeDriver.resume`."""
+        run(self.driver.resume(over, newest_change))
+        self._start_clock()
+
+    def _start_clock(self) -> None:
         if "processing" in self.executor.records.clocks:
             self.threads.start(f"{self.identity}-clock", self._tick)
 
@@ -122,6 +138,10 @@ class ExecutorThreads:
     def input_ended(self, origin: ExecutorId) -> None:
         """Take the end of an upstream instance."""
         run(self.driver.receive_record(origin, events.InputEnded(origin)))
+
+    def receive_end_mark(self, mark: events.EndMark) -> None:
+        """Take the end mark of an upstream instance, which uses the executor's next home."""
+        run(self.driver.receive_record(mark.origin, mark))
 
     def receive_barrier(self, barrier: Barrier) -> None:
         """Take a barrier of an upstream instance."""
@@ -164,6 +184,8 @@ class ExecutorThreads:
 
         Raises
         ------
+        MoveRefused
+            If the executor leaves this home meanwhile.
         TimeoutError
             If a remote task does not answer within `timeout` seconds.
         """
@@ -171,7 +193,10 @@ class ExecutorThreads:
         arrived = self._flushes[token] = threading.Event()
         try:
             self.handle(events.FlushDue(token))
-            if not (self.ended or arrived.wait(timeout)):
+            came = self.ended or arrived.wait(timeout)
+            if self.driver.departed and not self.threads.ended:
+                raise MoveRefused(f"{self.identity} has moved to another worker: ask for its state there")
+            if not came:
                 raise TimeoutError(f"{self.identity}: remote tasks did not send their state within {timeout:g} s")
         finally:
             del self._flushes[token]
@@ -192,7 +217,7 @@ class ExecutorThreads:
         return find_key(self._computes[name], self.store_of(name), space, self.identity.index, key, time.time())
 
     def abort(self) -> None:
-        """Wake every thread, so that it sees that the job has ended."""
+        """Wake every thread, so that it sees that the job has ended, or that the executor has left."""
         self._aborted.set()
         self.driver.wake_all()
         for arrived in list(self._flushes.values()):
@@ -202,8 +227,8 @@ class ExecutorThreads:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended."""
-        return self.threads.ended
+        """Whether the job has ended, or the executor has left this home."""
+        return self.threads.ended or self.driver.departed
 
     def now(self) -> float:
         """Return the time, seconds since the epoch."""
@@ -223,7 +248,7 @@ class ExecutorThreads:
 
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""
-        return closing(self._make_processor(task, self.executor.store, self.executor.home))
+        return closing(self._make_processor(task, self.executor.store, self._sinks))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
@@ -284,6 +309,16 @@ class ExecutorThreads:
     def finished(self) -> None:
         """Tell the next receivers that this executor has delivered its last output."""
         self._finished(self.identity)
+
+    def depart(self) -> None:
+        """Hand the executor over to its next home; called in a thread of its own."""
+        assert self._depart is not None, "end marks are sent in jobs whose homes move"
+        # Wakes threads that wait for a flush, which the next home does not answer.
+        self.abort()
+        self._depart(self)
+
+    def pass_on(self, event: events.Event) -> None:
+        """Ignore an event that came too late: no checkpoint is in progress, and who asked for a flush asks again."""
 
     def flushed(self, token: int) -> None:
         """Wake the thread that waits for a flush, unless it has timed out."""

@@ -20,13 +20,14 @@ from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.homes.home_handlers import HomeHandlers
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.stores import reading
-from dask_elastic.vocab.errors import NodeLost, SourceError, UnknownJob
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.node")
@@ -46,6 +47,7 @@ class Handlers:
 
     def __init__(self, node: HostingNode):
         self.node = node
+        self._homes = HomeHandlers(node, self._part)
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by operation."""
@@ -76,6 +78,7 @@ class Handlers:
             part_calls.DeadLetters.handled_by(self.dead_letters),
             part_calls.Send.handled_by(self.send),
             part_calls.CloseSource.handled_by(self.close_source),
+            *self._homes.handled(),
         )
 
     def _part(self, call: PartCall[Any]) -> JobPart:
@@ -191,12 +194,12 @@ class Handlers:
                     raise NodeLost(f"{which} of job {call.job!r} is lost: request cores there when it has joined again")
                 # Raises without a connection to the node.
                 self.node.peer(address)
-        home = job_part.homes[ExecutorId(call.operator, call.executor)]
+        home = _home_of(job_part, call.operator, call.executor)
         await self.node.in_thread(home.set_cores, call.change, call.cores)
 
     async def move_shard(self, call: part_calls.MoveShard) -> None:
         """Begin to move a shard of an executor at home here."""
-        home = self._part(call).homes[ExecutorId(call.operator, call.executor)]
+        home = _home_of(self._part(call), call.operator, call.executor)
         await self.node.in_thread(home.handle, events.MoveShard(call.shard, call.task))
 
     async def await_task_ends(self, call: part_calls.AwaitTaskEnds) -> tuple[ExecutorId, ...]:
@@ -204,7 +207,7 @@ class Handlers:
         job_part, nodes = self._part(call), set(call.nodes)
 
         def left() -> tuple[ExecutorId, ...]:
-            return tuple(name for name, home in job_part.homes.items() if nodes & home.executor.task_nodes())
+            return tuple(name for name, home in list(job_part.homes.items()) if nodes & home.executor.task_nodes())
 
         await self.node.task_ends.wait_for(lambda: job_part.ended or not left(), call.wait)
         return left()
@@ -214,7 +217,7 @@ class Handlers:
     async def assignment(self, call: part_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
         """Return shards and tasks of every executor at home here."""
         found = []
-        for identity, home in self._part(call).homes.items():
+        for identity, home in list(self._part(call).homes.items()):
             owner, nodes = home.executor.assignment()
             found.append(ExecutorAssignment(*identity, home.executor.home, tuple(owner.tolist()), nodes))
         return tuple(found)
@@ -223,7 +226,7 @@ class Handlers:
         """Return the newest finished shard moves of every executor at home here."""
         return tuple(
             ShardMove(*identity, **asdict(move))
-            for identity, home in self._part(call).homes.items()
+            for identity, home in list(self._part(call).homes.items())
             for move in home.executor.finished_moves()
         )
 
@@ -231,7 +234,7 @@ class Handlers:
         """Return the newest losses of remote tasks of every executor at home here."""
         return tuple(
             Recovery(*identity, **asdict(record))
-            for identity, home in self._part(call).homes.items()
+            for identity, home in list(self._part(call).homes.items())
             for record in home.executor.recoveries()
         )
 
@@ -250,7 +253,7 @@ class Handlers:
 
     def _home(self, call: part_calls.State | part_calls.StateTypes) -> ExecutorThreads:
         part = self._part(call)
-        return part.homes[ExecutorId(part.spec.component_of(call.operator), call.executor)]
+        return _home_of(part, part.spec.component_of(call.operator), call.executor)
 
     async def collect(self, call: part_calls.Collect) -> tuple[Payload, ...]:
         """Return the rows that a sink here keeps for the client, as an Arrow IPC stream; none without the sink."""
@@ -302,8 +305,15 @@ class Handlers:
                 raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}")
 
 
+def _home_of(part: JobPart, component: str, index: int) -> ExecutorThreads:
+    home = part.homes.get(ExecutorId(component, index))
+    if home is None:
+        raise MoveRefused(f"{ExecutorId(component, index)} is not at home on this worker: it moves, or has moved")
+    return home
+
+
 def _state(home: ExecutorThreads, call: part_calls.State, memory: Memory) -> tuple[Payload, ...]:
-    if not home.ended:
+    if not home.threads.ended:
         home.flush(FLUSH_SECONDS)
     return _payload(reading.read(home, call.operator, call.key, call.first, memory))
 

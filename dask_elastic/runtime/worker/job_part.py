@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
 from dask_elastic.executor import events
-from dask_elastic.executor.control_records.inputs import Inputs, timed_components
+from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, OnError
-from dask_elastic.executor.executor import ElasticExecutor
-from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.measures import ExecutorMeasure
-from dask_elastic.executor.processor import Processor
-from dask_elastic.executor.remote import RemotePart
-from dask_elastic.executor.union_types import union_types
-from dask_elastic.executor.windows.cells import grid_of
-from dask_elastic.meters import CounterRate, EdgeRows, FunctionCosts
+from dask_elastic.meters import CounterRate, EdgeRows
 from dask_elastic.meters.edge_rows import Edge
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
@@ -32,6 +25,9 @@ from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.homes.arrivals import Arrivals
+from dask_elastic.runtime.worker.homes.executor_factory import ExecutorFactory
+from dask_elastic.runtime.worker.homes.home_moves import HomeMoves
 from dask_elastic.runtime.worker.idle_watch import IdleWatch
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.last_report import LastReport
@@ -43,7 +39,6 @@ from dask_elastic.runtime.worker.sink_thread import SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
-from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
@@ -81,6 +76,10 @@ class JobPart:
         Rows that its threads here have passed on.
     sources, homes, remotes, sinks : dict
         Its instances here, by id: `homes` are the executors whose home is here, `remotes` the remote tasks of others.
+    factory : ExecutorFactory
+        Makes executors and remote tasks.
+    moves, arrivals : HomeMoves, Arrivals
+        The homes that move from here, and those that move here.
     """
 
     def __init__(self, node: NodeServices, spec: JobSpec, components: Iterable[Component]):
@@ -103,14 +102,13 @@ class JobPart:
         self.stores = StateStores(node.state_files, spec.options, node.memory)
         self.checkpoints = PartCheckpoints.of(spec, self.threads, node.ask, self)
         self._node = node
-        self._components = {component.name: component for component in components}
-        self._timed = timed_components(self._components.values())
+        self.components = {component.name: component for component in components}
         self._spaces = {
             s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
         }
         self.exchange = Exchange(
             self.members,
-            self._components,
+            self.components,
             self.homes,
             self.sinks,
             node.peer,
@@ -120,6 +118,13 @@ class JobPart:
         )
         self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
         self._lock = threading.Lock()
+        # Held while executors learn of nodes that leave or return, so that one that arrives learns of each once.
+        self._membership = threading.Lock()
+        self.moves, self.arrivals = HomeMoves(self, node), Arrivals(self, node)
+        self.factory = ExecutorFactory(
+            self.members, self.components, self._spaces, self.stores, self.threads, self.exchange, self.checkpoints,
+            self.edge_rows, self._error_policy, node.task_ends.note, self._instance_ended, self.moves.depart,
+        )  # fmt: skip
         self._build()
         self._remaining: set[ExecutorId] = {*self.sources, *self.homes, *self.sinks}
 
@@ -141,14 +146,14 @@ class JobPart:
     # building
 
     def _build(self) -> None:
-        for name, component in self._components.items():
+        for name, component in self.components.items():
             match component.operator:
                 case SourceOperator() as operator:
                     self._build_sources(name, component, operator)
                 case SinkOperator() as operator:
                     self._build_sink(name, operator)
                 case Compute() as operator:
-                    self._build_executors(name, component, operator)
+                    self._build_executors(name, operator)
 
     def _build_sources(self, name: str, component: Component, operator: SourceOperator) -> None:
         instances = self.spec.instances(name)
@@ -211,55 +216,29 @@ class JobPart:
                 self.threads,
                 self.exchange,
                 self.output_buffer,
-                self._discard,
+                self.discard,
                 self._keeper,
                 None if self.checkpoints is None else self.checkpoints.recovered(identity),
             )
 
-    def _build_executors(self, name: str, component: Component, operator: Compute) -> None:
-        options, space = self.spec.options, self._spaces[name]
-        limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
-        inputs = self.spec.inputs_of(name)
-        timed = self._with_event_time(inputs)
+    def _build_executors(self, name: str, operator: Compute) -> None:
         for identity in self.spec.instances(name):
             if self.spec.node_of(identity) == self.spec.node:
                 cores = self.spec.cores[name][identity.index]
                 # Tasks on other nodes start without state: with a restored one they get their shards by moves.
                 restores = self.checkpoints is not None and self.checkpoints.restores
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
-                place = (identity, space, self.spec.node, first, inputs)
-                due = (operator.clocks, grid_of(operator), operator.delay)
-                executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
-                executor.store.union = union_types(component, self._components)
-                self.stores.add(identity, operator, executor.store)
-                executor.task_ended = self._node.task_ends.note
+                executor = self.factory.executor(identity, first)
                 if self.checkpoints is not None:
                     self.checkpoints.restore(identity, operator, executor.store)
-                make_processor = functools.partial(self._processor, component)
-                self.homes[identity] = ExecutorThreads(
-                    executor,
-                    component.computes,
-                    make_processor,
-                    self.threads,
-                    self.exchange,
-                    self._instance_ended,
-                    self._keeper,
-                )
+                self.homes[identity] = self.factory.home(executor)
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:
-        return [instance for instance in instances if instance.component in self._timed]
+        return [instance for instance in instances if instance.component in self.factory.timed]
 
     def _error_policy(self) -> ErrorPolicy:
         on_error: OnError = "skip" if self.spec.options.on_error == "skip" else "fail"
         return WatchedErrorPolicy(on_error, self.dead_letters.add, self.threads.user_calls)
-
-    def _processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
-        processor = Processor(component, task, store, self._spaces, self._error_policy(), home)
-        processor.costs = FunctionCosts(time.thread_time)
-        rows = processor.emitter.edge_rows
-        self.edge_rows.join(rows)
-        processor.closed = functools.partial(self.edge_rows.leave, rows)
-        return processor
 
     # from start to end
 
@@ -269,7 +248,7 @@ class JobPart:
             self.checkpoints.keeper.start()
         for sink in self.sinks.values():
             sink.start()
-        for identity, home in self.homes.items():
+        for identity, home in list(self.homes.items()):
             home.begin()
             if self.checkpoints is not None and self.checkpoints.restores:
                 home.handle(events.SetCores(self.spec.cores[identity.component][identity.index]))
@@ -293,9 +272,10 @@ class JobPart:
                 return
             self.error = error
         self.exchange.abort()
+        self.moves.abort()
         parts: list[SourceThread | ExecutorThreads | RemoteThreads | SinkThread] = [
             *self.sources.values(),
-            *self.homes.values(),
+            *list(self.homes.values()),
             *list(self.remotes.values()),
             *self.sinks.values(),
         ]
@@ -314,10 +294,16 @@ class JobPart:
     def _instance_ended(self, identity: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
         self.exchange.end(identity)
-        self._discard(identity)
+        self.moves.finished(identity)
+        self.discard(identity)
 
-    def _discard(self, identity: ExecutorId) -> None:
-        """Note that an instance has ended; reports the end of the last one."""
+    def expect(self, identity: ExecutorId) -> None:
+        """Note that the part is not complete before an executor that comes here has ended."""
+        with self._lock:
+            self._remaining.add(identity)
+
+    def discard(self, identity: ExecutorId) -> None:
+        """Note that an instance has ended, or is here no longer; reports the end of the last one."""
         with self._lock:
             self._remaining.discard(identity)
             last = not self._remaining
@@ -330,32 +316,27 @@ class JobPart:
         """Take a message between an executor's home and its remote tasks; a stale one changes nothing."""
         self.idle_watch.note()
         if isinstance(message, ToHome):
-            home = self.homes[executor]
-            if home.executor.links.admit(node, stamp):
+            home = self.homes.get(executor)
+            if home is None:
+                # It has left: its tasks have nothing to say any more that counts.
+                self.refused += 1
+            elif home.executor.links.admit(node, stamp):
                 home.receive(message)
             return
         remote = self.remotes.get(executor)
         if isinstance(message, StartTask) and (remote is None or stamp.incarnation > remote.part.incarnation):
             if remote is not None:
                 remote.close()
-            remote = self.remotes[executor] = self._remote(executor, stamp.incarnation)
+            remote = self.remotes[executor] = self.factory.remote(executor, node, stamp.incarnation)
         if remote is None or not remote.part.admit(stamp):
             self.refused += 1
             return
         remote.receive(message)
 
-    def _remote(self, executor: ExecutorId, incarnation: int) -> RemoteThreads:
-        part = RemotePart(executor, self._spaces[executor.component], threading.Lock, incarnation)
-        component = self._components[executor.component]
-        assert isinstance(component.operator, Compute), f"{executor} has no state"
-        self.stores.add(executor, component.operator, part.store)
-        make_processor = functools.partial(self._processor, component)
-        return RemoteThreads(part, make_processor, self.threads, self.exchange, self.spec.node_of(executor))
-
     @property
     def messages_refused(self) -> int:
         """Stale core changes, and stale or repeated messages; executors' measures count those to homes."""
-        changes = sum(home.driver.refused for home in self.homes.values())
+        changes = sum(home.driver.refused for home in list(self.homes.values()))
         return self.refused + changes + sum(remote.part.refused for remote in list(self.remotes.values()))
 
     # nodes that join, leave and fail
@@ -373,28 +354,36 @@ class JobPart:
             if not self.complete:
                 self.fail(error)
             return
-        left = self.members.lose(node)
+        with self._membership:
+            if self.members.lose(node):
+                self._node_left(node, died)
         for executor, remote in list(self.remotes.items()):
             if remote.home == node:
                 remote.close()
                 del self.remotes[executor]
-                self.stores.remove(executor)
-        if left:
-            self._node_left(node, died)
+                self.stores.remove(executor, remote.part.store)
 
     def change_members(
         self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()
     ) -> None:
         """Take the nodes that the scheduler announced; see `Members.update`. The caller has connected the new ones."""
-        for place in self.members.update(change, nodes, guests, died):
-            if place.left:
-                self._node_left(place.node, place.died)
-            if place.returned:
-                for home in self.homes.values():
-                    home.driver.node_returned(place.node)
+        with self._membership:
+            for place in self.members.update(change, nodes, guests, died):
+                if place.left:
+                    self._node_left(place.node, place.died)
+                if place.returned:
+                    for home in list(self.homes.values()):
+                        home.driver.node_returned(place.node)
+
+    def add_home(self, home: ExecutorThreads) -> None:
+        """Take an executor that has come, and let it fail over from the nodes that have left."""
+        with self._membership:
+            self.homes[home.identity] = home
+            for node in self.members.left:
+                home.driver.node_left(node, died=False)
 
     def _node_left(self, node: int, died: bool) -> None:
-        for home in self.homes.values():
+        for home in list(self.homes.values()):
             home.driver.node_left(node, died)
 
     def processing_on(self, address: str) -> list[tuple[str, int]]:
@@ -404,7 +393,7 @@ class JobPart:
             return []
         return [
             (home.identity.component, number)
-            for home in self.homes.values()
+            for home in list(self.homes.values())
             for number in home.driver.processing_on(node).values()
         ]
 
@@ -414,7 +403,7 @@ class JobPart:
         `suspects_reported` is the number of the newest report of such sub-batches to the scheduler.
         """
         reported = self.suspects_reported
-        if reported == self.suspects_cleared or any(home.driver.has_suspects for home in self.homes.values()):
+        if reported == self.suspects_cleared or any(home.driver.has_suspects for home in list(self.homes.values())):
             return False
         self.suspects_cleared = reported
         return True
@@ -427,7 +416,7 @@ class JobPart:
 
     def balance_due(self) -> None:
         """Balance every executor at home here, unless the paradigm is static."""
-        for home in self.homes.values() if self.spec.options.paradigm != STATIC else ():
+        for home in list(self.homes.values()) if self.spec.options.paradigm != STATIC else ():
             home.handle(events.BalanceDue())
 
     def flush_due(self) -> None:
@@ -438,7 +427,7 @@ class JobPart:
     def measures(self) -> list[ExecutorMeasure]:
         """Return the measures of every executor at home here."""
         now = time.time()
-        return [home.executor.measure(now) for home in self.homes.values()]
+        return [home.executor.measure(now) for home in list(self.homes.values())]
 
     def edge_rates(self) -> dict[Edge, float]:
         """Return the rows per second that threads here pass from each operator to each consumer of it.

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
+from dask_elastic.runtime.worker.homes.first_tier import FirstTier
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,13 @@ class Members:
         The job, with its current nodes.
     lost : set of str
         Addresses of nodes that this node has given up and the scheduler has not removed yet.
+    tier : FirstTier
+        Where executors are.
     """
 
     def __init__(self, spec: JobSpec):
         self.spec = spec
+        self.tier = FirstTier(spec)
         self.lost: set[str] = set()
         self._left: set[int] = set()
         self._newest_change = -1
@@ -66,12 +70,25 @@ class Members:
 
         If either is lost, so are the tuples in flight between them: no third node has a copy.
         """
-        return {node, self.node} <= self.spec.settled
+        return {node, self.node} <= self.tier.settled
+
+    @property
+    def left(self) -> frozenset[int]:
+        """Places of nodes that have left, or from whose remote tasks executors here have failed over."""
+        return frozenset(self._left)
+
+    def lost_settled(self) -> list[str]:
+        """Return the nodes that this one has lost although both are home of executors, sources or sinks."""
+        settled = self.tier.settled
+        if self.node not in settled:
+            return []
+        addresses = [self.spec.nodes[node] for node in sorted(settled)]
+        return [address or "a worker that has left" for address in addresses if address in (VACANT, *self.lost)]
 
     def lose(self, node: int) -> bool:
         """Give up a node; returns whether to fail over from its remote tasks now, not when the scheduler removes it."""
         self.lost.add(self.spec.nodes[node])
-        return node not in self.spec.settled and self._leave(node)
+        return node not in self.tier.settled and self._leave(node)
 
     def update(
         self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +23,7 @@ from dask_elastic.runtime.config.worker_options import worker_options
 from dask_elastic.runtime.protocol.calls import B, Call, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
+from dask_elastic.runtime.protocol.home_calls import InstallHome
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.runtime.protocol.reports import Report, report_seconds
@@ -158,6 +159,10 @@ class NodeRuntime:
     def ask(self, call: Call[B], /) -> B:
         """Call the scheduler from a thread; raises the error that it answers with."""
         return asyncio.run_coroutine_threadsafe(self.call_scheduler(call), self.worker.loop.asyncio_loop).result()
+
+    def hand_over(self, address: str, call: InstallHome) -> Future[dict[int, int]]:
+        """Begin to hand an executor over to another worker, from a thread."""
+        return asyncio.run_coroutine_threadsafe(_called(self.worker.rpc(address), call), self.worker.loop.asyncio_loop)
 
     def queue_reader(self, name: str, stopping: Callable[[], bool]) -> QueueReader:
         """Return a reader of an output queue of some job, for a thread."""

@@ -93,7 +93,7 @@ class NodeFailures:
         found = {
             job_part.spec.nodes[node]
             for job_part in self._running
-            for home in job_part.homes.values()
+            for home in list(job_part.homes.values())
             for node in home.executor.task_nodes()
         }
         return found - {self.node.address, VACANT}

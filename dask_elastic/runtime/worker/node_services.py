@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.home_calls import InstallHome
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.memory import Memory
@@ -70,6 +72,14 @@ class NodeServices(Protocol):
 
     def wake(self) -> None:
         """Run the upkeep and the reports of an idle job at once; called from any thread."""
+        ...
+
+    def hand_over(self, address: str, call: InstallHome) -> Future[dict[int, int]]:
+        """Begin to hand an executor over to another worker, from a thread."""
+        ...
+
+    def report_soon(self) -> None:
+        """Report to the scheduler without waiting for the interval; called from any thread."""
         ...
 
     def job_part_ended(self, job: str) -> None:

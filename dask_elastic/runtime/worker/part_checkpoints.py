@@ -70,10 +70,13 @@ class PartCheckpoints:
     ----------
     keeper : CheckpointKeeper
         Makes durable what the instances here contribute.
+    given_up : int
+        The newest checkpoint that was given up.
     """
 
     def __init__(self, spec: JobSpec, plan: CheckpointPlan, threads: JobThreads, ask: Ask, here: Instances):
         self._here = here
+        self.given_up = 0
         self._spec = spec
         self._plan = plan
         self._folder = CheckpointFolder(plan.url)
@@ -96,16 +99,18 @@ class PartCheckpoints:
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.BEGUN, number)
         with self._guarded():
-            for home in self._here.homes.values():
+            for home in list(self._here.homes.values()):
                 home.begin_checkpoint(number, halts)
         for source in self._here.sources.values():
             source.begin_checkpoint(number, halts)
 
     def abandon(self, number: int) -> None:
         """Give up a checkpoint."""
+        # Before executors are looked up: one that arrives meanwhile looks at this.
+        self.given_up = max(self.given_up, number)
         self.keeper.give_up(number)
         with self._guarded():
-            for home in self._here.homes.values():
+            for home in list(self._here.homes.values()):
                 home.abandon_checkpoint(number)
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.ABANDONED, number)
@@ -115,7 +120,7 @@ class PartCheckpoints:
         """Have the sources and the clock of timers continue if they halt for a checkpoint."""
         for source in self._here.sources.values():
             source.barriers.go_on(number)
-        for home in self._here.homes.values():
+        for home in list(self._here.homes.values()):
             home.go_on(number)
 
     def hold(self, number: int) -> None:

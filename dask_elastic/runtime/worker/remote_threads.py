@@ -33,13 +33,15 @@ class RemoteThreads:
     part : RemotePart
         Queues and state of the tasks.
     make_processor : callable
-        ``make_processor(task, store, home)`` returns the logic of a task.
+        ``make_processor(task, store, sinks)`` returns the logic of a task.
     threads : JobThreads
         Runs the tasks.
     exchange : Exchange
         Carries messages to the home.
     home : int
         The node of the executor's home.
+    sinks : int
+        The node whose sinks get the executor's outputs.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class RemoteThreads:
         threads: JobThreads,
         exchange: Exchange,
         home: int,
+        sinks: int,
     ):
         self.part = part
         self.home = home
+        self._sinks = sinks
         self.threads = threads
         self.exchange = exchange
         self._make_processor = make_processor
@@ -97,7 +101,7 @@ class RemoteThreads:
 
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""
-        return closing(self._make_processor(task, self.part.store, self.home))
+        return closing(self._make_processor(task, self.part.store, self._sinks))
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""

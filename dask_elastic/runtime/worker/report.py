@@ -44,7 +44,7 @@ def part_report(job_part: JobPart) -> PartReport:
         event_times=event_times(job_part),
         unions=tuple(
             InputTypes(identity.component, union.first)
-            for identity, home in job_part.homes.items()
+            for identity, home in list(job_part.homes.items())
             if (union := home.executor.store.union) is not None and union.first is not None
         ),
         dead_letters=dict(job_part.dead_letters.counts),

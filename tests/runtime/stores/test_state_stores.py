@@ -116,7 +116,7 @@ def test_store_that_is_forgotten_while_it_is_chosen_is_no_error(tmp_path):
 
     def state_bytes():
         nbytes = measured()
-        stores.remove(ExecutorId("a", 0))
+        stores.remove(ExecutorId("a", 0), store)
         return nbytes
 
     store.state_bytes = state_bytes
@@ -126,7 +126,10 @@ def test_store_that_is_forgotten_while_it_is_chosen_is_no_error(tmp_path):
 
 def test_stores_of_ended_remote_tasks_are_forgotten(tmp_path):
     stores = stores_of(tmp_path)
-    added(stores, "a")
-    stores.remove(ExecutorId("a", 0))
+    before = added(stores, "a")
+    store = added(stores, "a")
+    stores.remove(ExecutorId("a", 0), before)
+    assert stores.in_memory, "the tasks of a later incarnation have a store of their own"
+    stores.remove(ExecutorId("a", 0), store)
     assert not stores.in_memory
-    stores.remove(ExecutorId("a", 0))
+    stores.remove(ExecutorId("a", 0), store)

@@ -249,6 +249,10 @@ STALE = {
     "end": [end()],
     "watermark": [WATERMARK],
     "barrier": [["barrier", ["job", 3], "c", 0, "s", 1, 7]],
+    "end_mark": [["end_mark", ["job", 3], "c", 0, "s", 1, 2]],
+    "switch": [["switch", ["job", 3], "c", 1, 2, [0, 4]]],
+    "fence": [["fence", ["job", 3], "c", 1, 0, 4]],
+    "fence_passed": [["fence_passed", ["job", 3], "c", 1, 4]],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -400,7 +404,7 @@ class Anything:
         self.ended = False
         self.refused = 0
         self.spec = SimpleNamespace(generation=3)
-        self.exchange = self
+        self.exchange = self.moves = self
         self.errors = []
         self.taken = 0
 
@@ -411,7 +415,8 @@ class Anything:
     def _take(self, *arguments):
         self.taken += 1
 
-    receive_message = accept = release = input_ended = receive_watermark = receive_barrier = _take
+    receive_message = accept = take_credit = input_ended = receive_watermark = receive_barrier = _take
+    receive_end_mark = switch = fence = fence_passed = _take
 
 
 def real_packets():
@@ -435,6 +440,7 @@ def real_packets():
         Packet([pack([(["schema"], 1), batch], FIRST), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()])
     )
     made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77, True], ["beat"], WATERMARK))
+    made.append(packed(*(header for kind in ("end_mark", "switch", "fence", "fence_passed") for header in STALE[kind])))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 

@@ -73,9 +73,10 @@ class StateStores:
             self._movable.add(executor)
         self._stores[executor] = store
 
-    def remove(self, executor: ExecutorId) -> None:
-        """Forget the store of remote tasks that have ended."""
-        self._stores.pop(executor, None)
+    def remove(self, executor: ExecutorId, store: KeyedStore) -> None:
+        """Forget the store of remote tasks that have ended, or of an executor that has left; not one made since."""
+        if self._stores.get(executor) is store:
+            del self._stores[executor]
 
     @property
     def in_memory(self) -> bool:

@@ -1,0 +1,108 @@
+"""What a job's handle changes while the job runs: cores, shards and homes of executors."""
+
+from __future__ import annotations
+
+import operator as operators
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol.calls import B, Call
+
+
+class JobCommands(ABC):
+    """The half of `Job` that changes executors."""
+
+    name: str
+
+    @abstractmethod
+    def _ask(self, call: Call[B], /) -> B:
+        """Call the scheduler."""
+
+    def set_cores(
+        self, operator: str, cores: int | dict[str, int] | Literal["auto"], executor: int | None = None
+    ) -> None:
+        """Set the cores of executors while they run; the control loop then no longer changes them.
+
+        Parameters
+        ----------
+        operator : str
+            Name of a stateful operator.
+        cores : int or dict of str to int or "auto"
+            The number of cores of each executor, allocated first on its home; or the cores on each worker, by address;
+            or ``"auto"``, which returns the executors to the control loop. If there are not enough free slots,
+            executors share slots and the job is ``oversubscribed``.
+        executor : int, optional
+            Number of one executor of the operator; all of them if left out.
+        """
+        self._ask(job_calls.SetCores(self.name, operator, cores, executor))
+
+    def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
+        """Move a shard to another task of its executor; return when the move has begun.
+
+        Parameters
+        ----------
+        operator : str
+            Name of a stateful operator.
+        shard, task : int
+            The shard and its new task; `assignment` lists both.
+        executor : int
+            Number of their executor.
+        """
+        self._ask(job_calls.MoveShard(self.name, operator, executor, shard, task))
+
+    def move_executor(self, operator: str, index: int, worker: str) -> None:
+        """Move an executor with its state to another worker while the job runs; return when it has begun there.
+
+        The new worker becomes the executor's home. Its cores follow as far as there are free slots. No row is lost or
+        processed twice, and rows keep their order; rows of this executor wait for the time that `decisions` shows.
+        Sources and sinks stay where they are. A checkpoint in progress is given up, and taken after the move.
+
+        Parameters
+        ----------
+        operator : str
+            Name of a stateful operator.
+        index : int
+            Number of the executor.
+        worker : str
+            Address of the worker, which may have joined the cluster after the job has started.
+
+        Raises
+        ------
+        MoveRefused
+            If the worker does not exist, is retired or paused, or is the executor's home already; if another executor
+            of the job is moving; or if the job is not running or about to end. Nothing is changed.
+        UnknownOperator
+            If the job has no such stateful operator, or no such executor of it.
+        NodeLost
+            If the worker is lost before the executor has left its home. Nothing is changed.
+        JobEnded
+            If the job has ended, also meanwhile.
+        PlanningError
+            If the job has the paradigm ``"static"``, or is restarted meanwhile.
+
+        Notes
+        -----
+        If the old or the new worker is lost during the move, a job with checkpoints restarts from the newest one, and
+        any other job fails. After a restart, an executor is where it was moved to, if this worker is left.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Push(pa.schema({"letter": pa.string()})))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter", executors=1)
+        >>> with Client(n_workers=2, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client)
+        ...     job.send(pa.table({"letter": list("abba")}))
+        ...     before = job.assignment()["home"][0]
+        ...     [other] = client.nthreads().keys() - {before}
+        ...     job.move_executor("per_letter", 0, other)
+        ...     after = job.assignment()["home"][0]
+        ...     job.drain()
+        ...     print(after == other, job.state("per_letter").get("b"))
+        True {'letter': 'b', 'seen': 2}
+        """
+        self._ask(job_calls.MoveExecutor(self.name, operator, operators.index(index), worker))

@@ -1,0 +1,306 @@
+"""Moves of homes: checks, exclusion of checkpoints, and the calls to the old and the new home.
+
+Notes
+-----
+Decision 76. The old home drives the move; see `dask_elastic.runtime.protocol.home_calls` for the calls. The scheduler
+decides when a move can no longer be cancelled: just before it calls the old home. Until then the loss of the new home
+cancels the move. From then on the loss of either home ends the generation, as does an unknown error of the move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.home_calls import CancelHome, HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
+from dask_elastic.runtime.scheduler.core_changes import CoreChanges, homes
+from dask_elastic.runtime.scheduler.homes.job_homes import MovingHome
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.vocab.errors import ElasticError, JobEnded, MoveRefused, NodeLost, PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import HomeChange
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+T = TypeVar("T")
+
+CANCEL_SECONDS = 10.0
+"""Timeout of the call that ends a prepared move."""
+
+
+class HomeMoves:
+    """Moves the homes of executors while jobs run, one of each job at a time.
+
+    Parameters
+    ----------
+    cores : CoreChanges
+        Has the workers, the jobs and the calls; moves cores to the new home.
+    membership : Membership
+        Lets the worker of the new home join the job.
+    checkpoints : Checkpoints
+        Takes no checkpoint during a move.
+    failed : callable
+        ``failed(record, executor, error)`` ends a generation in which a move has failed at an unknown point.
+    moved : callable
+        ``moved(record, change, reason)`` is called after each move.
+    """
+
+    def __init__(
+        self,
+        cores: CoreChanges,
+        membership: Membership,
+        checkpoints: Checkpoints,
+        failed: Callable[[JobRecord, ExecutorId, Exception], None],
+        moved: Callable[[JobRecord, HomeChange, str], None],
+    ):
+        self.cores = cores
+        self.workers, self.jobs, self.calls = cores.workers, cores.jobs, cores.calls
+        self.membership = membership
+        self.checkpoints = checkpoints
+        self._failed = failed
+        self._moved = moved
+
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [job_calls.MoveExecutor.handled_by(self.move_executor)]
+
+    async def move_executor(self, call: job_calls.MoveExecutor) -> None:
+        """Move the home of an executor to a worker, as a user requests; see `move`."""
+        record = self.jobs.record(call.job)
+        _check(record)
+        homes(record, call.operator, call.executor)
+        await self.move(record, ExecutorId(call.operator, call.executor), call.worker, "A user moved it.")
+
+    async def move(self, record: JobRecord, executor: ExecutorId, address: str, reason: str) -> HomeChange:
+        """Move the home of an executor to a worker; returns when the executor has begun there.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The job.
+        executor : ExecutorId
+            Which executor.
+        address : str
+            The worker, which may join the job for this.
+        reason : str
+            Why, as a sentence for people.
+
+        Raises
+        ------
+        MoveRefused
+            If the move cannot begin, or the executor has finished; it stays where it is.
+        JobEnded, PlanningError
+            If the job does not run, or is restarted meanwhile.
+        NodeLost
+            If the new home is lost before the move; the executor stays where it is.
+        """
+        _check(record)
+        self._check_worker(record, address)
+        if address not in record.spec.nodes:
+            await self.membership.join(record, address)
+            _check(record)
+            self._check_worker(record, address)
+            if address not in record.spec.nodes:
+                raise MoveRefused(f"worker {address} could not join job {record.name!r}: see its log, then try again")
+        generation, job_homes = record.spec.generation, record.homes
+        if record.nodes[job_homes.node(*executor)] == address:
+            raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")
+        moving = job_homes.begin(executor, record.spec.nodes.index(address))
+        try:
+            change = await self._exclusively(record, moving, generation)
+        finally:
+            job_homes.end()
+        self._moved(record, change, _sentence(change, reason))
+        await self._update_guests(record, generation, moving)
+        return change
+
+    def _check_worker(self, record: JobRecord, address: str) -> None:
+        """Raise if a worker cannot become a home."""
+        if address not in self.workers:
+            known = ", ".join(self.workers.usable()) or "none"
+            raise MoveRefused(f"there is no worker {address!r}: choose from {known}")
+        if address in self.workers.retiring:
+            raise MoveRefused(f"worker {address} is to leave: it becomes no home. Choose another one.")
+        status = self.workers.status(address)
+        if status != "running":
+            raise MoveRefused(
+                f"worker {address} is {status}: it becomes no home. Wait until it runs, or choose another."
+            )
+
+    async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
+        why = f"the home of {moving.executor} was to move: the next checkpoint begins after that"
+        key = (moving.executor.component, moving.executor.index)
+        async with record.changing[key], self.checkpoints.excluded(record, why):
+            if not record.runs(generation):
+                raise _gone(record)
+            _check(record)
+            self._check_worker(record, record.nodes[moving.target])
+            return await self._move(record, moving, generation)
+
+    async def _move(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
+        source, target = record.nodes[moving.source], record.nodes[moving.target]
+        which = (*record.generation_id, *moving.executor)
+        logger.info("job %r: the home of %s moves from %s to %s", record.name, moving.executor, source, target)
+        await self._prepare(record, moving, target, PrepareHome(*which, dict(record.homes.tables)))
+        moving.begun = True
+        try:
+            answer = await unless_over(record, self.calls.of_home(record, source, MoveHome(*which, moving.table)))
+        except Exception as error:  # whatever it is, only a refusal leaves the executor where it is
+            if not record.live or not record.runs(generation):
+                raise _gone(record) from error
+            refusal = _refusal(error)
+            if refusal is None:
+                self._failed(record, moving.executor, error)
+                raise
+            moving.begun = False
+            await self._cancel(record, target, CancelHome(*which))
+            raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {refusal}") from error
+        if not record.live or not record.runs(generation):
+            raise _gone(record)
+        await self._arrive(record, moving, answer, generation)
+        return HomeChange(moving.executor, source, target, float(answer.nbytes), answer.pause)
+
+    async def _prepare(self, record: JobRecord, moving: MovingHome, target: str, call: PrepareHome) -> None:
+        """Have the new home hold what arrives; raises if it cannot, or has left the job meanwhile."""
+        cancel = CancelHome(*record.generation_id, *moving.executor)
+        try:
+            await unless_over(record, self.calls.one(target, call))
+        except Exception as error:
+            if record.runs(call.generation):
+                await self._cancel(record, target, cancel)
+            if isinstance(error, Relayed):
+                cause = load_error(error.data)
+                raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
+            raise
+        if not record.runs(call.generation) or not record.live:
+            raise _gone(record)
+        # From here to the call of the old home nothing else runs on the event loop.
+        if record.nodes[moving.target] != target or target in record.expelling or target not in self.workers:
+            raise NodeLost(f"worker {target} was lost before {moving.executor} moved there: it stays where it is")
+
+    async def _cancel(self, record: JobRecord, target: str, call: CancelHome) -> None:
+        try:
+            await asyncio.wait_for(self.calls.one(target, call), CANCEL_SECONDS)
+        except (ElasticError, Relayed, TimeoutError) as error:
+            # The next generation, or the next move there, begins anew.
+            logger.info("job %r: %s of %s: %s", record.name, call.operation, target, error)
+
+    async def _arrive(self, record: JobRecord, moving: MovingHome, answer: HomeMoved, generation: int) -> None:
+        """Note that an executor has begun at its new home, and move its cores there."""
+        key = (moving.executor.component, moving.executor.index)
+        record.homes.arrived()
+        record.cores[key] = {node: count for node, count in answer.cores.items() if count}
+        record.chosen_homes[key] = record.nodes[moving.target]
+        # Their last reports were sent before the executor had moved.
+        for node in (moving.target, moving.source):
+            await self._take_report(record, node, generation)
+        if not record.live or not record.runs(generation):
+            # The next generation numbers its nodes anew.
+            return
+        try:
+            await self.cores.follow(record, key, moving.source)
+        except (ElasticError, Relayed) as error:
+            cause = load_error(error.data) if isinstance(error, Relayed) else error
+            logger.warning("job %r: the cores of %s stay where they are: %s", record.name, moving.executor, cause)
+
+    async def _take_report(self, record: JobRecord, node: int, generation: int) -> None:
+        """Replace the last report of a node by a new one, or drop it if there is none."""
+        if not record.runs(generation):
+            return
+        address, call = record.nodes[node], part_calls.Report(*record.generation_id)
+        try:
+            report = await self.calls.one(address, call)
+        except (ElasticError, Relayed) as error:
+            logger.info("job %r: no report of %s: %s", record.name, address, error)
+            if record.runs(generation):
+                record.reports.pop(node, None)
+            return
+        if record.runs(generation):
+            record.receive(node, report)
+
+    async def _update_guests(self, record: JobRecord, generation: int, moving: MovingHome) -> None:
+        """Note which nodes only host remote tasks now."""
+        async with record.membership:
+            if not record.live or not record.runs(generation):
+                return
+            kept = [guest for guest in record.spec.guests if guest not in record.homes.needed]
+            if moving.source not in record.homes.needed and moving.source not in kept:
+                kept.append(moving.source)
+            record.spec = replace(record.spec, guests=tuple(kept))
+
+
+async def unless_over(record: JobRecord, call: Coroutine[Any, Any, T]) -> T:
+    """Return the answer of a call.
+
+    Raises
+    ------
+    JobEnded, PlanningError
+        If the generation ends before it comes.
+    """
+    calling, over = asyncio.ensure_future(call), asyncio.ensure_future(record.over())
+    waited: set[asyncio.Future[Any]] = {calling, over}
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not calling.done():
+            raise _gone(record)
+        return calling.result()
+    finally:
+        for future in waited:
+            future.cancel()
+
+
+def hindrance(record: JobRecord) -> ElasticError | None:
+    """Return why no executor of a job moves at present, whichever it is; None if they do."""
+    name = f"job {record.name!r}"
+    if not record.live:
+        return JobEnded(f"{name} has {record.status.value}: its executors do not move any more")
+    if not record.elastic:
+        return PlanningError(
+            f"{name} has the paradigm {record.spec.options.paradigm!r}: its executors do not move. Submit it with "
+            'paradigm="executor-centric".'
+        )
+    if record.status is not Status.RUNNING or record.halted or record.finishing:
+        status = "finishing" if record.finishing else record.status.value
+        return MoveRefused(f"{name} is {status}: executors move only while it is running")
+    if record.checkpoints is not None and (record.checkpoints.stopping or record.checkpoints.held):
+        return MoveRefused(f"{name} is being stopped with a savepoint: its executors do not move any more")
+    return None
+
+
+def _check(record: JobRecord) -> None:
+    if (error := hindrance(record)) is not None:
+        raise error
+
+
+def _gone(record: JobRecord) -> ElasticError:
+    if not record.live:
+        return JobEnded(f"job {record.name!r} has {record.status.value} while an executor moved")
+    return PlanningError(f"job {record.name!r} was restarted while an executor moved: look where it is, then try again")
+
+
+def _refusal(error: Exception) -> BaseException | None:
+    """Return the error of a home if it says that the executor stays; the scheduler may lack the classes of others."""
+    if not isinstance(error, Relayed):
+        return None
+    try:
+        cause = load_error(error.data)
+    except Exception:  # loading an object of user code may raise any exception
+        return None
+    return cause if isinstance(cause, MoveRefused) else None
+
+
+def _sentence(change: HomeChange, reason: str) -> str:
+    size, pause = change.moved_bytes / 1e6, 1_000 * change.pause
+    return (
+        f"{reason} The home of {change.executor} has moved from {change.source} to {change.target} with {size:.3g} MB "
+        f"of state; its rows waited for {pause:.0f} ms."
+    )

@@ -1,0 +1,209 @@
+"""Workers that are emptied so that they can be closed: homes move first, then cores, then the last tasks end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from dask_elastic.planning.new_home import HomeCandidate, new_home
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
+from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.membership import Membership, places_of
+from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+DRAIN_WAIT = 2.0
+"""Seconds after which a home answers at the latest whether its tasks on some nodes have ended."""
+
+ATTEMPTS = 5
+RETRY_SECONDS = 0.5
+"""Moves in a row that may fail, and seconds between two of them."""
+
+
+class Retirement:
+    """Empties workers.
+
+    Parameters
+    ----------
+    membership : Membership
+        Announces that jobs survive the loss of the workers.
+    moves : HomeMoves
+        Moves homes.
+    """
+
+    def __init__(self, membership: Membership, moves: HomeMoves):
+        self.membership = membership
+        self.moves = moves
+        self.cores = moves.cores
+        self.workers, self.jobs, self.calls = moves.workers, moves.jobs, moves.calls
+
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [job_calls.Retire.handled_by(self.retire)]
+
+    async def retire(self, call: job_calls.Retire) -> None:
+        """Move executors and cores away from workers; returns when no task is left there, so that they can be closed.
+
+        Raises
+        ------
+        PlanningError
+            If a worker is not registered, or hosts what does not move; nothing is changed then.
+        TimeoutError
+            If executors are still at home or have tasks there after the timeout. The workers get no new ones.
+        ElasticError, Relayed
+            If an executor could not be moved several times.
+        """
+        workers = call.workers
+        for address in workers:
+            self._check_can_leave(address, workers)
+        self.workers.retiring.update(workers)
+        deadline = math.inf if call.timeout is None else time.monotonic() + call.timeout
+        for record in self.jobs.running:
+            await record.started()
+            await self._move_homes(record, workers, deadline)
+            nodes = places_of(record, workers) if record.live else set()
+            for key in [key for key, by_node in record.cores.items() if nodes & by_node.keys()]:
+                await self.cores.vacate(record, key, nodes)
+        for record in self.jobs.running:
+            await self._drained(record, workers, deadline)
+            await self.membership.make_guests(record, workers)
+
+    # what cannot leave
+
+    def _check_can_leave(self, address: str, leaving: Iterable[str]) -> None:
+        if address not in self.workers:
+            known = ", ".join(sorted(self.workers.scheduler.workers)) or "none"
+            raise PlanningError(f"there is no worker {address!r}: the workers are {known}")
+        held = [
+            f"{', '.join(map(str, fixed))} of job {record.name!r}"
+            for record in self.jobs.running
+            if (fixed := _fixed_at(record, address))
+        ]
+        if held:
+            raise PlanningError(
+                f"worker {address} cannot be drained: it hosts {'; and '.join(held)}. Sources and sinks do not move, "
+                "nor do executors of static jobs: stop or drain such a job first, or retire other workers."
+            )
+        executors = [f"{one} of job {r.name!r}" for r in self.jobs.running for one in executors_at(r, [address])]
+        if executors and not set(self.workers.usable()).difference(leaving):
+            raise PlanningError(
+                f"worker {address} cannot be drained: no other worker is left for {', '.join(executors)}. Add a worker "
+                "first, or stop or drain the job."
+            )
+
+    # homes
+
+    async def _move_homes(self, record: JobRecord, workers: tuple[str, ...], deadline: float) -> None:
+        """Move all executors of a job that are at home on workers, one by one."""
+        failures = 0
+        while record.live and (left := executors_at(record, workers)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{', '.join(map(str, left))} of job {record.name!r} are still at home on workers that are to "
+                    "leave. These get no more cores: call retire again to go on."
+                )
+            await record.homes.still()
+            if hindrance(record) is not None:
+                # The job ends soon, or restarts on the workers that stay.
+                await record.ended(RETRY_SECONDS)
+                continue
+            try:
+                await self._move_home(record, left[0])
+                failures = 0
+            except (ElasticError, Relayed) as error:
+                failures += 1
+                if failures == ATTEMPTS and record.live:
+                    raise
+                text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+                logger.warning("job %r: %s is at home on a worker that is to leave: %s", record.name, left[0], text)
+                await record.ended(RETRY_SECONDS)
+
+    async def _move_home(self, record: JobRecord, executor: ExecutorId) -> None:
+        home = record.homes.node(*executor)
+        if executor not in executors_at(record, self.workers.retiring):
+            # Another call has moved it.
+            return
+        chosen = self._new_home(record, executor)
+        await self.moves.move(record, executor, chosen, f"Worker {record.nodes[home]} is to leave.")
+
+    def _new_home(self, record: JobRecord, executor: ExecutorId) -> str:
+        """Return the worker that an executor moves to.
+
+        Raises
+        ------
+        PlanningError
+            If no worker is left.
+        """
+        held, stay = self.jobs.held(), self.workers.usable()
+        own, nodes = record.cores[executor.component, executor.index], record.nodes
+        candidates = []
+        for place, address in enumerate(stay):
+            node = nodes.index(address) if address in nodes else None
+            at_home = 0 if node is None else len(record.homes.at(node))
+            cores = 0 if node is None else own.get(node, 0)
+            free = self.workers.slots(address) - held.get(address, 0)
+            candidates.append(HomeCandidate(place, free, cores, at_home))
+        chosen = new_home(candidates, sum(own.values()))
+        if chosen is None:
+            raise PlanningError(f"no worker is left for {executor} of job {record.name!r}: add one")
+        return stay[chosen]
+
+    # tasks
+
+    async def _drained(self, record: JobRecord, workers: Iterable[str], deadline: float) -> None:
+        """Return when no task of a job is left on workers, or the job has ended."""
+        ended = asyncio.ensure_future(record.ended())
+        try:
+            while record.live and (left := await self._tasks_left(record, workers, deadline, ended)):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"{', '.join(sorted(map(str, left)))} of job {record.name!r} still run on workers that are to "
+                        "leave. These get no more cores: call retire again to go on waiting."
+                    )
+        finally:
+            ended.cancel()
+
+    async def _tasks_left(
+        self, record: JobRecord, workers: Iterable[str], deadline: float, ended: asyncio.Future[None]
+    ) -> set[ExecutorId]:
+        """Return the executors that still have tasks on workers, once there are none or after `DRAIN_WAIT` seconds.
+
+        The homes answer as soon as the last of these tasks has ended.
+        """
+        nodes = tuple(sorted(places_of(record, workers)))
+        if not nodes:
+            return set()
+        wait = max(0.0, min(DRAIN_WAIT, deadline - time.monotonic()))
+        call = part_calls.AwaitTaskEnds(*record.generation_id, nodes, wait)
+        asking = asyncio.ensure_future(self.calls.all(record, call))
+        try:
+            either: set[asyncio.Future[Any]] = {asking, ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return {executor for part in asking.result() for executor in part} if asking.done() else set()
+        finally:
+            asking.cancel()
+
+
+def executors_at(record: JobRecord, workers: Iterable[str]) -> list[ExecutorId]:
+    """Return the executors of a job that are at home on workers."""
+    return [one for node in sorted(places_of(record, workers)) for one in record.homes.at(node)]
+
+
+def _fixed_at(record: JobRecord, address: str) -> list[ExecutorId]:
+    """Return what a job has on a worker and cannot move: sources, sinks, and executors if it is static."""
+    spec, found = record.spec, [] if record.elastic else executors_at(record, [address])
+    for node in places_of(record, [address]):
+        sources = [name for name in spec.homes if name not in spec.cores]
+        found += [one for name in sources for one in spec.instances(name) if spec.node_of(one) == node]
+        sinks = [summary.name for summary in spec.summaries if summary.kind == "sink"]
+        found += [ExecutorId(name, node) for name in sinks if spec.sink_inputs(name, node)]
+    return found

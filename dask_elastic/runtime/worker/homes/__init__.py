@@ -1,0 +1,1 @@
+"""Homes of executors that move from or to this node."""

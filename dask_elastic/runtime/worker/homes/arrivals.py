@@ -1,0 +1,138 @@
+"""Homes of one job that move to this node."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from dask_elastic.executor import events
+from dask_elastic.executor.homes.arrival import Arrival
+from dask_elastic.routing.home_table import HomeTable
+from dask_elastic.runtime.protocol.home_calls import InstallHome
+from dask_elastic.runtime.worker.exchange import HomeInstance
+from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.homes.handover_message import handover_of
+from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
+from dask_elastic.vocab.errors import MoveRefused, PlanningError
+from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.node")
+
+
+class Arrivals:
+    """The executors of one job whose home this node becomes.
+
+    Parameters
+    ----------
+    part : MovingPart
+        The job's part here.
+    node : MovingNode
+        The node.
+    """
+
+    def __init__(self, part: MovingPart, node: MovingNode):
+        self._part = part
+        self._node = node
+        self._lock = threading.Lock()
+        self._awaited: set[ExecutorId] = set()
+
+    def prepare(self, executor: ExecutorId, tables: Mapping[str, HomeTable]) -> None:
+        """Hold what arrives for an executor from now on.
+
+        Parameters
+        ----------
+        executor : ExecutorId
+            The executor.
+        tables : mapping of str to HomeTable
+            Where the executors of each operator are.
+
+        Raises
+        ------
+        MoveRefused
+            If it is at home here, or awaited already.
+        NodeLost
+            If this node has lost another one without which the job cannot go on.
+        """
+        part, tier = self._part, self._part.members.tier
+        with self._lock:
+            if executor in part.homes or executor in self._awaited:
+                raise MoveRefused(f"{executor} is at home on node {part.members.node} already, or about to be")
+            tier.adopt(tables)
+            spec = part.members.spec
+            for node in tier.settled - {part.members.node}:
+                self._node.peer(spec.nodes[node])
+            self._awaited.add(executor)
+            part.exchange.expect(executor)
+            part.exchange.arrivals[executor] = Arrival(threading.Lock)
+        part.expect(executor)
+        if part.checkpoints is not None:
+            part.checkpoints.keeper.start()
+        # The answer to the report is the lease, without which the executor emits nothing.
+        self._node.report_soon()
+
+    def cancel(self, executor: ExecutorId) -> None:
+        """Await an executor no longer, which stays where it is; nothing was sent to it here."""
+        with self._lock:
+            if executor not in self._awaited:
+                return
+            self._awaited.discard(executor)
+            self._part.exchange.arrivals.pop(executor, None)
+        self._part.discard(executor)
+
+    def install(self, call: InstallHome) -> dict[int, int]:
+        """Continue an executor that its home before has handed over; returns its cores by node.
+
+        Raises
+        ------
+        MoveRefused
+            If it is not awaited here.
+        """
+        part, executor = self._part, ExecutorId(call.operator, call.executor)
+        with self._lock:
+            if executor not in self._awaited:
+                raise MoveRefused(f"node {part.members.node} does not await {executor}")
+            self._awaited.discard(executor)
+        home = self._continued(executor, call)
+        part.add_home(home)
+        if part.checkpoints is not None:
+            # What was given up while the executor was on its way, as a later one was not begun.
+            home.abandon_checkpoint(part.checkpoints.given_up)
+        self._set_cores(home, call.cores)
+        arrival = part.exchange.arrivals[executor]
+        part.threads.start(f"{executor}-arrival", partial(self._release, home, arrival))
+        with home.executor.lock:
+            return home.executor.cores.by_node()
+
+    def _continued(self, identity: ExecutorId, call: InstallHome) -> ExecutorThreads:
+        part = self._part
+        handover, here = handover_of(call), part.members.node
+        executor = part.factory.executor(identity, {here: max(1, call.cores.get(here, 0))})
+        handover.install(executor)
+        home = part.factory.home(executor)
+        if part.checkpoints is not None:
+            executor.store.track_dirty = True
+            part.checkpoints.keeper.arrived(identity, executor.store.shards)
+        part.exchange.arrive(identity, call.credit)
+        part.members.tier.restart(identity)
+        home.resume(call.over, call.newest_change)
+        return home
+
+    def _set_cores(self, home: ExecutorThreads, cores: Mapping[int, int]) -> None:
+        """Give the executor the cores that it had, on those nodes that have not left."""
+        left = self._part.members.left
+        kept = {node: count for node, count in cores.items() if count and node not in left}
+        try:
+            if kept:
+                home.handle(events.SetCores(kept))
+        except PlanningError as error:
+            logger.warning("%s has other cores at its new home: %s", home.identity, error)
+
+    def _release(self, home: ExecutorThreads, arrival: Arrival[Callable[[HomeInstance], None]]) -> None:
+        """Let the executor handle what was held; each item may run tasks, so in a thread of its own."""
+        for act in arrival.released():
+            act(home)
+        arrivals = self._part.exchange.arrivals
+        if arrivals.get(home.identity) is arrival:
+            del arrivals[home.identity]

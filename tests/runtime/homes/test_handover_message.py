@@ -1,0 +1,78 @@
+"""What an old home hands over arrives at the new one as it was."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.watermarks import Standing
+from dask_elastic.executor.homes.handover import Handover
+from dask_elastic.runtime.protocol.calls import message_of as arguments_of
+from dask_elastic.runtime.protocol.calls import read_call
+from dask_elastic.runtime.protocol.home_calls import CreditInUse, InstallHome
+from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.worker.homes.handover_message import handover_of, message_of, state_bytes
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.watermark import Watermark
+
+ME, NORTH, SOUTH, EAST = ExecutorId("op", 1), ExecutorId("north", 0), ExecutorId("south", 0), ExecutorId("east", 2)
+STATE = pa.record_batch({"k": ["a", "b"], "n": [1, 2]})
+SCHEMA = pa.schema({"k": pa.string()})
+
+
+def inputs():
+    """One that has ended, an idle one, and one without event time."""
+    made = Inputs(ME, [NORTH, SOUTH, EAST], timed=[NORTH, SOUTH])
+    made.advance(Watermark(NORTH, 70))
+    made.advance(Watermark(SOUTH, 20, idle=True))
+    made.end(NORTH)
+    return made
+
+
+def handover(**values):
+    standing = (Standing(70, True), Standing(), Standing(20))
+    given = {
+        "state": STATE, "changes": None, "input_schema": SCHEMA, "event_time": 65, "counts": RowCounts(3, late=1),
+        "inputs": inputs(), "watermarks": standing, "clocks": (60, -5), "taken": 12.5, "incarnations": {0: 3},
+        "flushes": (), "cores": {0: 2, 4: 1}, "rows": 77, **values,
+    }  # fmt: skip
+    return Handover(**given)
+
+
+def sent(value):
+    """Return the call as it arrives."""
+    call = message_of(JobGeneration("job", 4), ME, value, 8, 9, (CreditInUse(ExecutorId("next", 0), 100, 2),))
+    return read_call(InstallHome, arguments_of(call))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"state": None, "input_schema": None, "event_time": None, "counts": None, "clocks": (None, 0)},
+        {"state": STATE.slice(0, 0)},
+    ],
+    ids=["whole", "empty", "without keys"],
+)
+def test_handover_round_trips(values):
+    before = handover(**values)
+    call = sent(before)
+    after = handover_of(call)
+    assert (call.job, call.generation, call.over, call.newest_change) == ("job", 4, 8, 9)
+    assert call.credit == (CreditInUse(ExecutorId("next", 0), 100, 2),)
+    assert (state_bytes(call) > 0) == (before.state is not None)
+    for name in Handover.__slots__:
+        if name != "inputs":
+            assert getattr(after, name) == getattr(before, name), name
+    assert after.inputs.standing() == before.inputs.standing()
+    assert (after.inputs.time, after.inputs.open, after.inputs.idle) == (before.inputs.time, {SOUTH, EAST}, True)
+
+
+def test_handover_with_other_watermarks_is_refused():
+    arguments = arguments_of(sent(handover()))
+    arguments["watermarks"] = arguments["watermarks"][:2]
+    with pytest.raises(ProtocolError, match=r"op\[1\] is handed over with 2 standings of watermarks, not 3"):
+        handover_of(read_call(InstallHome, arguments))

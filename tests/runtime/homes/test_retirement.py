@@ -1,0 +1,178 @@
+"""Workers that are emptied before they leave: homes, then cores, then tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.homes import retirement
+from dask_elastic.vocab.errors import MoveRefused, PlanningError
+
+
+@pytest.fixture
+def emptied(fake, monkeypatch):
+    """Return a function that runs a test with a job whose source and sinks are on a, and two of its homes on b."""
+    monkeypatch.setattr(retirement, "RETRY_SECONDS", 0.001)
+
+    def run(test, threads=None, **given):
+        async def with_job():
+            scheduler = fake.Scheduler(threads or {"a": 8, "b": 4, "c": 4})
+            coordinator = Coordinator(scheduler)
+            given_workers = dict(scheduler.workers)
+            for address in ("b", "c"):
+                scheduler.workers.pop(address, None)
+            await coordinator.submit(fake.submission(**{"executors": 2, "cores": {"op0": 2}, **given}))
+            coordinator.controller.stop()
+            scheduler.workers.update(given_workers)
+            record = coordinator.jobs["job"]
+            for address in scheduler.workers:
+                scheduler.answers[address, part_calls.Report] = fake.empty_report(complete=False)
+                scheduler.answers[address, MoveHome] = lambda call: HomeMoved(
+                    9, 0.1, record.cores["op0", call.executor]
+                )
+            await coordinator.membership.join_new()
+            for index in range(2):
+                await coordinator.homes.move_executor(MoveExecutor("job", "op0", index, "b"))
+            scheduler.calls.clear()
+            await asyncio.wait_for(test(coordinator, scheduler, record), 100)
+            await coordinator.close()
+
+        asyncio.run(with_job())
+
+    return run
+
+
+def test_homes_move_before_cores_and_tasks(emptied):
+    async def test(coordinator, scheduler, record):
+        assert record.homes.of("op0") == (1, 1)
+        for index, other in enumerate("ca"):
+            await coordinator.set_cores(SetCores("job", "op0", {"b": 1, other: 1}, executor=index))
+        scheduler.calls.clear()
+        await coordinator.retirement.retire(Retire(("b",), timeout=60))
+        assert record.homes.of("op0") == (2, 0)
+        assert record.cores == {("op0", 0): {2: 2}, ("op0", 1): {0: 2}}
+        kinds = [type(call) for _, call in scheduler.calls]
+        last_move = max(position for position, kind in enumerate(kinds) if kind is MoveHome)
+        assert kinds.index(part_calls.AwaitTaskEnds) > last_move
+        assert coordinator.needed_workers() == {"a", "c"}
+        assert coordinator.used_workers() == {"a", "c"}
+        assert record.spec.guests == (1,)
+        reasons = [one.reason for one in coordinator.controller.log.of("job") if one.homes[0].source == "b"]
+        assert len(reasons) == 2
+        assert all(reason.startswith("Worker b is to leave.") for reason in reasons)
+        del scheduler.workers["b"]
+        coordinator.node_lost("b")
+        assert record.live
+
+    emptied(test)
+
+
+def test_job_ends_without_waiting_for_the_lease_of_a_former_home_that_has_left(emptied, fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        report = fake.empty_report(complete=False)
+        await coordinator.health.report(fake.report_call(record, 1, report, record.incarnations[1]))
+        await coordinator.retirement.retire(Retire(("b",), timeout=60))
+        assert 1 in record.leases.held(time.monotonic())
+        del scheduler.workers["b"]
+        coordinator.node_lost("b")
+        await fake.settle()
+        assert record.nodes == ["a", "", "c"]
+        assert 1 not in record.leases.held(time.monotonic())
+        scheduler.answers.clear()
+        for node in (0, 2):
+            incarnation = record.incarnations.get(node, 0)
+            await coordinator.health.report(fake.report_call(record, node, fake.empty_report(), incarnation))
+        await record.ended()
+        assert record.status is Status.FINISHED
+
+    emptied(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
+def test_worker_that_joined_the_cluster_just_now_takes_homes(emptied, fake):
+    async def test(coordinator, scheduler, record):
+        scheduler.add("new", 16)
+        scheduler.answers["new", part_calls.Report] = fake.empty_report(complete=False)
+        await coordinator.retirement.retire(Retire(("b", "c"), timeout=60))
+        assert "new" in record.nodes
+        homes = {record.nodes[node] for node in record.homes.of("op0")}
+        assert homes <= {"a", "new"}
+        assert "new" in coordinator.needed_workers()
+
+    emptied(test, {"a": 4, "b": 4, "c": 4})
+
+
+def test_worker_stays_if_no_other_is_left_for_its_executors(emptied):
+    async def test(coordinator, scheduler, record):
+        scheduler.workers["a"].status.name = "paused"
+        scheduler.calls.clear()
+        match = r"worker b cannot be drained: no other worker is left for op0\[0\] of job 'job', op0\[1\] of job 'job'"
+        with pytest.raises(PlanningError, match=match):
+            await coordinator.retirement.retire(Retire(("b", "c"), timeout=60))
+        assert scheduler.calls == []
+        assert coordinator.workers.retiring == set()
+
+    emptied(test)
+
+
+def test_executor_that_cannot_move_is_named_after_some_attempts(emptied):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["b", MoveHome] = MoveRefused("its inputs have ended")
+        with pytest.raises(MoveRefused, match=r"op0\[0\] of job 'job' stays on b: its inputs have ended"):
+            await coordinator.retirement.retire(Retire(("b",), timeout=None))
+        assert len(scheduler.asked(MoveHome)) == retirement.ATTEMPTS
+        assert coordinator.workers.retiring == {"b"}
+
+    emptied(test)
+
+
+def test_move_that_fails_once_is_repeated(emptied):
+    async def test(coordinator, scheduler, record):
+        failures = [MoveRefused("no connection")]
+
+        def prepared(call):
+            return failures.pop() if failures else None
+
+        scheduler.answers["c", PrepareHome] = prepared
+        await coordinator.retirement.retire(Retire(("b",), timeout=None))
+        assert failures == []
+        assert 1 not in record.homes.of("op0")
+
+    emptied(test)
+
+
+def test_timeout_names_the_executors_that_are_still_at_home_there(emptied):
+    async def test(coordinator, scheduler, record):
+        record.finishing = True
+        with pytest.raises(TimeoutError, match=r"op0\[0\], op0\[1\] of job 'job' are still at home on workers"):
+            await coordinator.retirement.retire(Retire(("b",), timeout=0.01))
+
+    emptied(test)
+
+
+def test_retirement_ends_when_the_job_ends(emptied):
+    async def test(coordinator, scheduler, record):
+        record.finishing = True
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=None)))
+        await asyncio.sleep(0)
+        await coordinator.stop(Stop("job"))
+        await retiring
+        assert scheduler.asked(MoveHome) == []
+
+    emptied(test)
+
+
+def test_two_calls_empty_a_worker_together(emptied):
+    async def test(coordinator, scheduler, record):
+        calls = (coordinator.retirement.retire(Retire(("b",), timeout=60)) for _ in range(2))
+        await asyncio.gather(*calls)
+        assert len(scheduler.asked(MoveHome)) == 2
+        assert 1 not in record.homes.of("op0")
+
+    emptied(test)
