@@ -142,6 +142,8 @@ class ComponentSummary:
         The computes that run in its tasks behind the first one, each with its state before its first row.
     windowing : bytes or None
         The windows of a stateful component: a pickled `Windowing`; None without any.
+    configuration : str
+        How a stateful component may be migrated, split and combined; see `topology.windows.configuration`.
     """
 
     name: str
@@ -162,6 +164,7 @@ class ComponentSummary:
     edges: tuple[tuple[str, str], ...] = ()
     fused: tuple[tuple[str, bytes], ...] = ()
     windowing: bytes | None = None
+    configuration: str = ""
 
     def empty_state_of(self, operator: str) -> bytes | None:
         """Return the state of one of its computes before the first row, as an Arrow IPC stream."""
