@@ -24,8 +24,8 @@ from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME
 
 MOST_SEEDS = 100
 
-TRIED_FIRST = (20, 39)
-"""Seeds in which replays and rows out of order find what most others do not."""
+TRIED_FIRST = (39, 74, 92)
+"""Seeds in which replays find what most others do not."""
 
 
 def rows_see_the_newest_watermark(monkeypatch):
