@@ -15,6 +15,9 @@ import pyarrow as pa
 from dask_elastic.checkpoint.file_ref import Contents
 from dask_elastic.checkpoint.local_appender import LocalAppender
 
+_DESCRIPTORS = "/proc/self/fd"
+"""Where Linux lists the open files of the process, also those without a name."""
+
 
 class RemoteFiles:
     """Writes each file by one request, after which an object store shows it complete.
@@ -86,14 +89,21 @@ class RemoteFiles:
             return pa.BufferReader(self.read(path))
 
     def _copied(self, path: str) -> pa.NativeFile:
-        descriptor, copy = tempfile.mkstemp(prefix="dask_elastic-state-")
+        descriptor, name = tempfile.mkstemp(prefix="dask_elastic-state-")
+        named = True
         try:
-            os.close(descriptor)
-            self._filesystem.get_file(self._path(path), copy)
-            return pa.OSFile(copy)
+            copy = Path(_DESCRIPTORS) / str(descriptor)
+            if copy.exists():
+                # Without a name, the file disappears with a process that is killed while it copies.
+                Path(name).unlink()
+                named = False
+            self._filesystem.get_file(self._path(path), name if named else str(copy))
+            return pa.OSFile(name if named else str(copy))
         finally:
             # The open file stays readable, and its space is free when it is closed.
-            Path(copy).unlink()
+            os.close(descriptor)
+            if named:
+                Path(name).unlink()
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files in a folder by name."""

@@ -91,7 +91,7 @@ def restore_executor(
     kept = regrouping.identical and changed is None
     # Files of other executors or other aggregates cannot be continued.
     chain = state.chains[executor] if kept else Chain.without_files(len(regrouping.groups(executor)))
-    restored = Restored(chain, event_time=_event_time(state, regrouping.sources(executor)))
+    restored = Restored(chain, event_time=event_time_of(state, regrouping.sources(executor)))
     for header, batch in state_batches(folder, state, executor, executors):
         restored.input_schema = header.input_schema or restored.input_schema
         if batch is not None:
@@ -206,7 +206,7 @@ def source_batches(
                 yield file.header, batch if kept.all() else batch.filter(pa.array(kept))
 
 
-def _event_time(state: OperatorState, sources: list[int]) -> int | None:
+def event_time_of(state: OperatorState, sources: list[int]) -> int | None:
     """Return the earliest event time of some executors; None if one has none."""
     times = [state.event_times[source] for source in sources] if state.event_times else []
     known = [time for time in times if time is not None]

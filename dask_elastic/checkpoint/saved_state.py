@@ -17,7 +17,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.regrouping import Regrouping
-from dask_elastic.checkpoint.restore import SHARD, install, source_batches
+from dask_elastic.checkpoint.restore import SHARD, event_time_of, install, source_batches
 from dask_elastic.checkpoint.spilled_parts import SpilledParts
 from dask_elastic.state.results import empty_state, state_table
 from dask_elastic.state.store import KeyedStore
@@ -176,7 +176,8 @@ class SavedState:
                             else:
                                 spilled.add(other, rows)
                     unread = source + 1
-                yield self._table(store, input_schema or self._input_schema, columns)
+                reached = event_time_of(self.state, regrouping.sources(part))
+                yield self._table(store, input_schema or self._input_schema, columns, reached)
 
     def _part_of(self, regrouping: Regrouping, source: int, some: range) -> npt.NDArray[np.int64]:
         """Return the part of each shard of an executor, -1 for parts that are not wanted."""
@@ -184,11 +185,14 @@ class SavedState:
         part_of = groups * regrouping.wanted // self.state.groups
         return np.where((part_of >= some.start) & (part_of < some.stop), part_of, -1)
 
-    def _table(self, store: KeyedStore, input_schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table:
+    def _table(
+        self, store: KeyedStore, input_schema: pa.Schema | None, columns: Sequence[str] | None, event_time: int | None
+    ) -> pa.Table:
         if input_schema is None or store.key_schema is None:
             return self._no_rows(input_schema, columns)
         keys, values = store.rows()
-        return _chosen(state_table(self.definition, input_schema, keys, values, self.manifest.started), columns)
+        shown = state_table(self.definition, input_schema, keys, values, self.manifest.started, event_time)
+        return _chosen(shown, columns)
 
     def _no_rows(self, input_schema: pa.Schema | None, columns: Sequence[str] | None) -> pa.Table:
         return _chosen(empty_state(self.definition, input_schema), columns)

@@ -11,12 +11,13 @@ import pyarrow as pa
 
 from dask_elastic.executor.error_policy import Errors, error_text
 from dask_elastic.executor.row_search import RowSearch
+from dask_elastic.executor.windows.event_times import row_times
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.state.cells import Cells, KeyState
+from dask_elastic.state.expiry.sweeper import Sweeper
 from dask_elastic.state.layout import layout_of
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.state.sweeper import Sweeper
 from dask_elastic.state.timer_bounds import TimerBounds
 from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.view import StateView
@@ -53,23 +54,38 @@ class FunctionLogic:
         self._sweeper = Sweeper(session, self.layout)
         self._function: Callable[..., Any] = function or operator.function
         self._declared = False
+        self.time = operator.time
 
     def process(
-        self, rows: pa.RecordBatch, hashes: np.ndarray, now: float, errors: Errors | None = None
+        self,
+        rows: pa.RecordBatch,
+        hashes: np.ndarray,
+        now: float,
+        errors: Errors | None = None,
+        *,
+        reached: int | None = None,
     ) -> list[pa.RecordBatch]:
-        """Call the function; its writes to the state take effect when it has returned for all rows."""
+        """Call the function; its writes to the state take effect when it has returned for all rows.
+
+        State that expires in event time has expired by `reached`, the event time when the rows arrived.
+        """
         keys = self.operator.keys
         if not self._declared:
             self.store.declare(schema_of_keys(rows.schema, keys), self.layout.fields)
             self._declared = True
         located = self.session.locate(rows, keys, hashes, check_columns(rows, keys))
-        view = StateView(self.session, located, rows, keys, self.layout, now)
+        moments = None if self.time is None else row_times(rows, self.time, self.where)
+        view = StateView(self.session, located, rows, keys, self.layout, now, reached, moments)
         outputs = self.outputs(rows, view, errors)
         view.commit(_processed_keys(view, errors) if errors else None)
         if self.layout.timers:
             self.timer_bounds.note(view)
         self._sweeper.step(now - SWEPT_AFTER, len(view))
         return outputs
+
+    def sweep(self, reached: float, now: float, shards: np.ndarray) -> None:
+        """Free some of the state that has expired, now that some shards have reached an event time."""
+        self._sweeper.event_step(reached, now - SWEPT_AFTER, shards)
 
     def outputs(self, rows: pa.RecordBatch, view: StateView, errors: Errors | None) -> list[pa.RecordBatch]:
         """Return the output batches of the function, which has no row to blame for an error."""
@@ -142,7 +158,10 @@ class RowFunctionLogic(CellLogic):
         log = cells.log
         made: list[Any] = []
         states = [cells.key(position) for position in range(len(view))]
+        moments = view.times.rows.tolist() if self.layout.expires_in_event_time else None
         for number, (row, ordinal) in enumerate(zip(_dicts(rows), view.ordinals.tolist(), strict=True)):
+            if moments is not None:
+                view.times.call_at(moments[number])
             try:
                 returned = self._function(row, states[ordinal])
                 if returned is not None:
@@ -170,6 +189,7 @@ class KeyFunctionLogic(CellLogic):
         made: list[Any] = []
         for position, (key, part) in enumerate(self._groups(rows, view)):
             state = cells.key(position)
+            view.times.write_for(position)
             if cells.log is None or errors is None:
                 made += self._items(self._function(key, part, state))
                 continue

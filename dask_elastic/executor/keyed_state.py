@@ -26,8 +26,8 @@ def read_state(
     shards : iterable of int, optional
         Only these shards; all shards by default.
     now : float, optional
-        The time at which state has expired, seconds since the epoch, on the home's clock. By default expired state that
-        was not swept yet is included.
+        The time at which state has expired, seconds since the epoch, on the home's clock; in event time, state has
+        expired by the last watermark. By default expired state that was not swept yet is included.
 
     Returns
     -------
@@ -39,4 +39,5 @@ def read_state(
     if store.input_schema is None or store.key_schema is None:
         return None
     keys, values = store.rows(shards)
-    return state_table(operator, store.input_schema, keys, values, now)
+    event_time = store.event_time if isinstance(store, PrimaryState) else None
+    return state_table(operator, store.input_schema, keys, values, now, event_time)

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.error_policy import Errors
+from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
-from dask_elastic.executor.timer_logic import TimerLogic
+from dask_elastic.executor.timer_logic import EventExpiry, TimerLogic
 from dask_elastic.executor.windows.count_logic import CountLogic
 from dask_elastic.executor.windows.session_logic import SessionLogic
 from dask_elastic.executor.windows.window_logic import WindowLogic
@@ -21,6 +21,7 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.row_bytes import is_light
 
@@ -35,6 +36,14 @@ class Logic(Protocol):
 
         Logic that can tell which rows raise enters them in `errors` and processes all others, unless it is None.
         """
+        ...
+
+
+class FiringLogic(Protocol):
+    """Processes the state records of one task; not shared between threads."""
+
+    def fire(self, batch: Batch, policy: ErrorPolicy) -> list[pa.RecordBatch]:
+        """Process a record for the shards that it is addressed to; returns the output batches."""
         ...
 
 
@@ -75,12 +84,12 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
     return FunctionLogic(operator, store, session)
 
 
-def make_timers(operator: Compute, logic: Logic, store: KeyedStore, session: Session) -> TimerLogic | None:
-    """Return what fires the timers of an operator for one task; None without timers."""
-    if not operator.timers:
+def make_firing(operator: Compute, logic: Logic, store: KeyedStore, session: Session) -> FiringLogic | None:
+    """Return what processes the state records of an operator without windows for one task; None if it gets none."""
+    if not isinstance(logic, FunctionLogic):
         return None
-    assert isinstance(logic, FunctionLogic)
-    return TimerLogic(operator, logic, store, session)
+    timers = TimerLogic(operator, logic, store, session) if operator.timers else None
+    return timers if operator.time is None else EventExpiry(logic, store, timers)
 
 
 class AggregateLogic:

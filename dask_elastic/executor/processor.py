@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
+from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.fused_compute import fused_computes
 from dask_elastic.executor.joins.asof_join import AsOfJoin
 from dask_elastic.executor.joins.interval_join import IntervalJoin
 from dask_elastic.executor.joins.make_join import make_join
-from dask_elastic.executor.logic import AggregateLogic, Logic, make_logic, make_timers
-from dask_elastic.executor.timer_logic import TimerLogic
+from dask_elastic.executor.logic import AggregateLogic, FiringLogic, Logic, make_firing, make_logic
 from dask_elastic.executor.windows.count_logic import CountLogic
 from dask_elastic.executor.windows.session_logic import SessionLogic
 from dask_elastic.executor.windows.window_functions import WindowFunctions
@@ -74,7 +74,7 @@ class Processor:
         self.logic: Logic
         self.join: IntervalJoin | AsOfJoin | None = None
         self.functions: WindowFunctions | None = None
-        self.firing: IntervalJoin | AsOfJoin | TimerLogic | WindowFunctions | WindowLogic | SessionLogic | None
+        self.firing: FiringLogic | None
         if operator.windowing is not None and operator.function is not None:
             self.firing = self.functions = WindowFunctions(operator, store, self.session, spaces[component.name])
         elif operator.join is not None:
@@ -82,7 +82,7 @@ class Processor:
         else:
             groups = spaces[component.name].groups
             self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
-            self.firing = make_timers(operator, self.logic, store, self.session)
+            self.firing = make_firing(operator, self.logic, store, self.session)
         self.windows: WindowLogic | SessionLogic | CountLogic | None = None
         if self.functions is None and isinstance(self.logic, WindowLogic | SessionLogic | CountLogic):
             self.windows = self.logic
@@ -92,7 +92,9 @@ class Processor:
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
         if batch.record is not None:
-            assert self.firing is not None, "only operators with timers or windows, and joins, get state records"
+            assert self.firing is not None, (
+                "the operator has a clock of event time or timers, and no aggregates without windows"
+            )
             return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
         rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
@@ -110,6 +112,8 @@ class Processor:
         process = self.logic.process
         if self.windows is not None:
             process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
+        elif isinstance(self.logic, FunctionLogic):
+            process = partial(self.logic.process, reached=batch.reached)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:

@@ -1,4 +1,4 @@
-"""Firing of timers: for a state record, a task calls the functions of the timers that are due."""
+"""What a task does for a state record: it calls the functions of the timers that are due, and frees expired state."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dask_elastic.executor.function_logic import (
     note_row,
 )
 from dask_elastic.state.cells import Cells
+from dask_elastic.state.expiry.times import ExpiryTimes
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
@@ -42,6 +43,8 @@ class TimerFunctionLogic(KeyFunctionLogic):
         keys: Iterable[Any] = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
         log = cells.log
         for position, (key, time) in enumerate(zip(keys, rows.column(DUE).to_pylist(), strict=True)):
+            if self.time is not None:
+                view.times.call_at(float(view.times.rows[position]))
             try:
                 made += self._items(self._function(key, time, cells.key(position)))
             except Exception as error:
@@ -120,9 +123,7 @@ class TimerLogic:
         limits = {name: at for name, clock in self._clocks.items() if (at := record.limit(clock)) is not None}
         if self._store.key_schema is None or not self._bounds.reached(limits):
             return []
-        shards = np.zeros(self._store.shards, np.bool_)
-        shards[batch.rows.column(0).to_numpy()] = True
-        search = partial(self._bounds.search, limits=limits, shards=shards)
+        search = partial(self._bounds.search, limits=limits, shards=_shards_of(batch, self._store))
         keys, hashes, checks = self._session.search(search)
         if not keys.num_rows:
             return []
@@ -130,8 +131,8 @@ class TimerLogic:
         outputs: list[pa.RecordBatch] = []
         left: _Candidates | None = all_due
         while left is not None:
-            left = self._round(left, limits, record.last, batch.now, policy, outputs)
-        self._tidy(all_due, batch.now, drop=[*limits] if record.last else [])
+            left = self._round(left, limits, record.last, batch, policy, outputs)
+        self._tidy(all_due, batch, drop=[*limits] if record.last else [])
         return outputs
 
     def _round(
@@ -139,7 +140,7 @@ class TimerLogic:
         candidates: _Candidates,
         limits: dict[str, int],
         once: bool,
-        now: float,
+        batch: Batch,
         policy: ErrorPolicy,
         outputs: list[pa.RecordBatch],
     ) -> _Candidates | None:
@@ -158,7 +159,7 @@ class TimerLogic:
         for number, name in enumerate(limits):
             positions = np.flatnonzero(first == number)
             if len(positions):
-                outputs += self._call(name, candidates, positions, earliest[positions], now, policy)
+                outputs += self._call(name, candidates, positions, earliest[positions], batch, policy)
         return candidates
 
     def _located(self, candidates: _Candidates) -> Located:
@@ -190,7 +191,7 @@ class TimerLogic:
         candidates: _Candidates,
         positions: npt.NDArray[np.intp],
         times: npt.NDArray[np.int64],
-        now: float,
+        batch: Batch,
         policy: ErrorPolicy,
     ) -> list[pa.RecordBatch]:
         due = pa.array(times.view("M8[us]"), pa.timestamp("us"))
@@ -200,22 +201,65 @@ class TimerLogic:
         logic = self._logics[name]
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
-            return logic.process(rows.slice(start, stop - start), hashes[start:stop], now, errors)
+            part = rows.slice(start, stop - start)
+            return logic.process(part, hashes[start:stop], batch.now, errors, reached=batch.reached)
 
         return policy.run(self.operator.name, run, rows)
 
-    def _tidy(self, candidates: _Candidates, now: float, drop: Iterable[str]) -> None:
+    def _tidy(self, candidates: _Candidates, batch: Batch, drop: Iterable[str]) -> None:
         """Remove keys without any state; before that, clear the timers to `drop`."""
         located = self._located(candidates)
         every = np.ones(len(located), np.bool_)
         if dropped := dict.fromkeys(drop, every):
             self._clear(located, dropped)
-        if self._session.prune(located, self._remaining, now - SWEPT_AFTER):
+        if self._session.prune(located, self._remaining, ExpiryTimes(batch.now - SWEPT_AFTER)):
             self._session.tidy()
 
-    def _remaining(self, values: list[Column], count: int, now: float) -> tuple[list[Column], npt.NDArray[np.bool_]]:
-        left = self._layout.unexpired(values, now)
+    def _remaining(
+        self, values: list[Column], count: int, times: ExpiryTimes
+    ) -> tuple[list[Column], npt.NDArray[np.bool_]]:
+        left = self._layout.unexpired(values, times)
         return left, self._layout.has_any(left, count)
+
+
+class EventExpiry:
+    """Frees the state of one task that has expired in event time, behind the timers that a state record fires.
+
+    Parameters
+    ----------
+    logic : FunctionLogic
+        The logic whose state expires.
+    store : KeyedStore
+        The state of the executor in this process.
+    timers : TimerLogic or None
+        Fires the timers of the operator; None if it has none.
+
+    Notes
+    -----
+    It does so behind the timers, which see what had not expired at their times.
+    """
+
+    def __init__(self, logic: FunctionLogic, store: KeyedStore, timers: TimerLogic | None) -> None:
+        self._logic = logic
+        self._store = store
+        self._timers = timers
+
+    def fire(self, batch: Batch, policy: ErrorPolicy) -> list[pa.RecordBatch]:
+        """Process a state record for the shards that it is addressed to; see `TimerLogic.fire`."""
+        record = batch.record
+        assert record is not None
+        outputs = [] if self._timers is None else self._timers.fire(batch, policy)
+        # The end of the input is no event time: what has not expired by the last watermark stays readable.
+        if record.event is not None and not record.last and self._store.key_schema is not None:
+            self._logic.sweep(record.event, batch.now, _shards_of(batch, self._store))
+        return outputs
+
+
+def _shards_of(batch: Batch, store: KeyedStore) -> npt.NDArray[np.bool_]:
+    """Return which shards a state record is addressed to."""
+    shards = np.zeros(store.shards, np.bool_)
+    shards[batch.rows.column(0).to_numpy()] = True
+    return shards
 
 
 def _logic_of(
@@ -231,4 +275,5 @@ def _logic_of(
         logic = FunctionLogic(operator, store, session, timer.function)
     logic.where = f"compute {operator.name!r}, timer {name!r}"
     logic.timer_bounds = setting.timer_bounds
+    logic.time = None if setting.time is None else DUE
     return logic

@@ -178,35 +178,57 @@ class _ValueCells:
         self._count = count
         self._values: list[Any] | None = None
         self._is_object = column.kind.type is object
+        self._in_event_time = column.kind.ttl_clock == "event"
         self._new: dict[int, Any] = {}
+        self._until: dict[int, float] = {}
 
     def get(self, position: int) -> Any:
+        value = self._present(position)
+        return private_copy(value) if self._is_object else value
+
+    def _present(self, position: int) -> Any:
+        if self._in_event_time and self._until_of(position) <= self._column.times.seen:
+            return None
         if position in self._new:
-            value = self._new[position]
-            return private_copy(value) if self._is_object else value
+            return self._new[position]
         if self._values is None:
             values, known = self._column.read()
             self._values = to_python(values, self._column.kind.type, known)
-        value = self._values[position]
-        return private_copy(value) if self._is_object else value
+        return self._values[position]
 
     def set(self, position: int, value: Any) -> None:
         if self._log is not None:
-            self._log.add(partial(self._restore, position, self._new.get(position, _ABSENT)))
+            before = self._new.get(position, _ABSENT), self._until.get(position, 0.0)
+            self._log.add(partial(self._restore, position, *before))
+        if self._in_event_time:
+            self._until[position] = self._expiry(position)
         self._new[position] = private_copy(value) if self._is_object else value
 
-    def _restore(self, position: int, value: Any) -> None:
+    def _expiry(self, position: int) -> float:
+        """Return when a value expires that is set now: not earlier than the value that it replaces."""
+        until = self._column.times.of_call(self._column.kind)
+        return until if self._present(position) is None else max(until, self._until_of(position))
+
+    def _until_of(self, position: int) -> float:
+        return self._until[position] if position in self._new else self._column.expiry(position)
+
+    def _restore(self, position: int, value: Any, until: float) -> None:
         if value is _ABSENT:
             self._new.pop(position, None)
         else:
             self._new[position] = value
+            self._until[position] = until
 
     def commit(self) -> None:
         if not self._new:
             return
         where = None if len(self._new) == self._count else _mask(self._new, self._count)
+        until = None
+        if self._in_event_time:
+            until = np.array([self._until.get(position, 0.0) for position in range(self._count)])
         # None deletes the value of an `object` kind too, as it does for every other type.
-        self._column.write([self._new.get(position) for position in range(self._count)], where, none_is_null=True)
+        values = [self._new.get(position) for position in range(self._count)]
+        self._column.write(values, where, none_is_null=True, until=until)
         self._new = {}
 
 
@@ -239,22 +261,24 @@ class _ListCells:
         added = {position: cell.added for position, cell in self._cells.items() if cell.added}
         if added:
             more = _ragged(added, self._count, kind.type, name)
-            self._column.append_at(more.values, more.owners)
+            until = None
+            if kind.ttl is not None:
+                until = np.array([one for position in sorted(added) for one in self._cells[position].until], np.float64)
+            self._column.append_at(more.values, more.owners, until)
         self._cells = {}
 
 
 class _MapCells:
-    def __init__(self, column: MapColumn, count: int, now: float, log: UndoLog | None) -> None:
+    def __init__(self, column: MapColumn, count: int, log: UndoLog | None) -> None:
         self._column = column
         self._log = log
         self._count = count
-        self._now = now
         self._cells: dict[int, MapCell] = {}
 
     def get(self, position: int) -> MapCell:
         cell = self._cells.get(position)
         if cell is None:
-            cell = self._cells[position] = MapCell(self._column, position, self._now, self._log)
+            cell = self._cells[position] = MapCell(self._column, position, self._log)
         return cell
 
     def set(self, position: int, value: Any) -> None:
@@ -284,7 +308,7 @@ def _cells_of(view: StateView, name: str, log: UndoLog | None) -> _ValueCells | 
         return _ValueCells(column, len(view), log)
     if isinstance(column, ListColumn):
         return _ListCells(column, len(view), log)
-    return _MapCells(column, len(view), view.now, log)
+    return _MapCells(column, len(view), log)
 
 
 def _ragged(lists: dict[int, list[Any]], count: int, kind: Element, name: str) -> Ragged:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import ExpiryTimes
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, dtype_of, to_arrow
 from dask_elastic.topology.aggregates.field import Field
@@ -15,8 +16,8 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Declared, List, Map, StateKind, Value, kind_of
 from dask_elastic.topology.timer import value_name
 
-KNOWN, KEYS, EXPIRIES = "?", "#", "@"
-"""Suffixes of the names of additional fields: whether a key has a value; a map's keys; expiry times."""
+KNOWN, KEYS, EXPIRIES, EVENT_EXPIRIES = "?", "#", "@", "@@"
+"""Suffixes of the names of additional fields: whether a key has a value; a map's keys; expiry times by clock."""
 
 TIME = Value(pa.timestamp("us"))
 """How the time of a timer is stored: as a value that users do not see."""
@@ -42,11 +43,11 @@ class StateLayout:
         The kind of each name, those of timers included.
     fields : tuple of Field
         For a value: the value and whether it is set. For a list: its elements. For a map: its values and its keys.
-        With a time to live, one more: the expiry times, in seconds since 1970.
+        With a time to live, one more: the expiry times, in seconds since 1970, or in microseconds of event time.
     spans : dict of str to range
         The positions of each name's fields in `fields`.
-    expires : bool
-        Whether any name has a time to live.
+    expires, expires_in_event_time : bool
+        Whether any name has a time to live in processing time, or in event time.
 
     Examples
     --------
@@ -67,17 +68,18 @@ class StateLayout:
             fields += _fields_of(name, kind)
             self.spans[name] = range(start, len(fields))
         self.fields = tuple(fields)
-        self.expires = any(kind.ttl is not None for kind in self.kinds.values())
+        clocks = {kind.ttl_clock for kind in self.kinds.values() if kind.ttl is not None}
+        self.expires, self.expires_in_event_time = "processing" in clocks, "event" in clocks
 
-    def unexpired(self, values: Sequence[Column], now: float) -> list[Column]:
-        """Return the columns without the state that has expired by `now`; unchanged columns are the same objects.
+    def unexpired(self, values: Sequence[Column], times: ExpiryTimes) -> list[Column]:
+        """Return the columns without the state that has expired; unchanged columns are the same objects.
 
         Parameters
         ----------
         values : sequence of (ndarray or Ragged)
             One column per field.
-        now : float
-            The time in seconds since 1970.
+        times : ExpiryTimes
+            The time by each clock.
 
         Returns
         -------
@@ -85,11 +87,10 @@ class StateLayout:
             One column per field.
         """
         left = list(values)
-        if self.expires:
-            for name, kind in self.kinds.items():
-                if kind.ttl is not None:
-                    span = self.spans[name]
-                    left[span.start : span.stop] = unexpired_part(kind, values[span.start : span.stop], now)
+        for name, kind in self.kinds.items():
+            if kind.ttl is not None:
+                span = self.spans[name]
+                left[span.start : span.stop] = unexpired_part(kind, values[span.start : span.stop], times.of(kind))
         return left
 
     def has_any(self, values: Sequence[Column], count: int) -> Known:
@@ -142,7 +143,8 @@ def _fields_of(name: str, kind: StateKind) -> list[Field]:
     if isinstance(kind, Map):
         fields.append(_field(name + KEYS, dtype_of(kind.key), ragged))
     if kind.ttl is not None:
-        fields.append(Field(name + EXPIRIES, np.dtype(np.float64), 0.0, ragged))
+        suffix = EVENT_EXPIRIES if kind.ttl_clock == "event" else EXPIRIES
+        fields.append(Field(name + suffix, np.dtype(np.float64), 0.0, ragged))
     return fields
 
 

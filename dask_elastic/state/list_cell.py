@@ -31,22 +31,38 @@ class ListCell(Sequence[Any]):
         self._expiries: list[float] = []
         self.rewritten = False
         self.added: list[Any] = []
+        self.until: list[float] = []
 
     def _read(self) -> list[Any]:
         if self._old is None:
             self._old, self._expiries = self._column.python(self._position)
         return self._old
 
+    def _add(self, elements: list[Any]) -> None:
+        self.added += elements
+        kind = self._column.kind
+        if kind.ttl is not None:
+            self.until += [self._column.times.of_call(kind)] * len(elements)
+
     @property
     def kept(self) -> tuple[list[Any], list[float]]:
         """The stored elements that were not removed, and their expiry times."""
         return self._read(), self._expiries
 
+    def _seen(self) -> list[Any]:
+        elements = [*self._read(), *self.added]
+        if self._column.kind.ttl_clock != "event":
+            return elements
+        limit, until = self._column.times.seen, [*self._expiries, *self.until]
+        return [element for element, end in zip(elements, until, strict=True) if end > limit]
+
     def __len__(self) -> int:
+        if self._column.kind.ttl_clock == "event":
+            return len(self._seen())
         return len(self._read()) + len(self.added)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(private_copy, [*self._read(), *self.added])
+        return map(private_copy, self._seen())
 
     @overload
     def __getitem__(self, place: int) -> Any: ...
@@ -55,7 +71,7 @@ class ListCell(Sequence[Any]):
     def __getitem__(self, place: slice) -> list[Any]: ...
 
     def __getitem__(self, place: int | slice) -> Any:
-        return private_copy([*self._read(), *self.added][place])
+        return private_copy(self._seen()[place])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -79,7 +95,7 @@ class ListCell(Sequence[Any]):
         ...     state["recent"].append(row["value"])
         """
         self._note()
-        self.added.append(private_copy(element))
+        self._add([private_copy(element)])
 
     def extend(self, elements: Iterable[Any]) -> None:
         """Append several elements, in their order.
@@ -95,7 +111,7 @@ class ListCell(Sequence[Any]):
         ...     state["recent"].extend(batch["value"].to_pylist())
         """
         self._note()
-        self.added.extend(map(private_copy, elements))
+        self._add([private_copy(element) for element in elements])
 
     def keep_newest(self, most: int) -> None:
         """Remove all but the last elements.
@@ -114,10 +130,20 @@ class ListCell(Sequence[Any]):
         surplus = len(self) - most
         if surplus > 0:
             self._note()
+            self._drop_expired()
             old = self._read()
             self._old, self._expiries = old[surplus:], self._expiries[surplus:]
             self.added = self.added[max(0, surplus - len(old)) :]
+            self.until = self.until[max(0, surplus - len(old)) :]
             self.rewritten = True
+
+    def _drop_expired(self) -> None:
+        if self._column.kind.ttl_clock == "event":
+            limit, old = self._column.times.seen, self._read()
+            self._old = [one for one, end in zip(old, self._expiries, strict=True) if end > limit]
+            self._expiries = [end for end in self._expiries if end > limit]
+            self.added = [one for one, end in zip(self.added, self.until, strict=True) if end > limit]
+            self.until = [end for end in self.until if end > limit]
 
     def replace(self, elements: Iterable[Any]) -> None:
         """Replace all elements.
@@ -134,7 +160,7 @@ class ListCell(Sequence[Any]):
         """
         after = [private_copy(element) for element in elements]
         self.clear()
-        self.added = after
+        self._add(after)
 
     def clear(self) -> None:
         """Remove all elements.
@@ -145,14 +171,14 @@ class ListCell(Sequence[Any]):
         ...     state["recent"].clear()
         """
         self._note()
-        self._old, self._expiries, self.added, self.rewritten = [], [], [], True
+        self._old, self._expiries, self.added, self.until, self.rewritten = [], [], [], [], True
 
     def _note(self) -> None:
         """Note in the log how the next change is undone; lists are replaced or appended to, so none is copied."""
         if self._log is not None:
-            state = self._old, self._expiries, self.added, self.rewritten
+            state = self._old, self._expiries, self.added, self.until, self.rewritten
             self._log.add(partial(self._restore, state, len(self.added)))
 
-    def _restore(self, state: tuple[list[Any] | None, list[float], list[Any], bool], added: int) -> None:
-        self._old, self._expiries, self.added, self.rewritten = state
-        del self.added[added:]
+    def _restore(self, state: tuple[list[Any] | None, list[float], list[Any], list[float], bool], added: int) -> None:
+        self._old, self._expiries, self.added, self.until, self.rewritten = state
+        del self.added[added:], self.until[added:]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import BatchTimes, Times
 from dask_elastic.state.layout import unexpired_part
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, dtype_of, to_arrow, to_python, to_stored
@@ -31,8 +32,8 @@ class ListColumn:
         For each row of the batch, the position of its key in `state.keys`.
     count : int
         The number of keys.
-    now : float
-        The batch's time, in seconds since 1970.
+    times : BatchTimes
+        The batch's times.
     load : callable
         Reads the list's fields from the store.
 
@@ -57,13 +58,13 @@ class ListColumn:
     """
 
     def __init__(
-        self, name: str, kind: List, ordinals: npt.NDArray[np.intp], count: int, now: float, load: Load
+        self, name: str, kind: List, ordinals: npt.NDArray[np.intp], count: int, times: BatchTimes, load: Load
     ) -> None:
         self.name = name
         self.kind = kind
         self._ordinals = ordinals
         self._count = count
-        self._now = now
+        self.times = times
         self._load = load
         self._current: list[Ragged] | None = None
         self._changed = False
@@ -71,7 +72,7 @@ class ListColumn:
     def _parts(self) -> list[Ragged]:
         """Return the elements and, with a time to live, their expiry times."""
         if self._current is None:
-            self._current = list(unexpired_part(self.kind, self._load(), self._now))
+            self._current = list(unexpired_part(self.kind, self._load(), self.times.expired(self.kind)))
         return self._current
 
     def get(self) -> pa.ListArray:
@@ -136,16 +137,21 @@ class ListColumn:
                 f"state list {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
         ordinals = self._ordinals
+        until = None if self.kind.ttl is None else self.times.of_rows(self.kind)
         if where is not None:
             chosen = require_mask(where, len(ordinals), self.name, "row")
             stored, known, ordinals = stored[chosen], known[chosen], ordinals[chosen]
+            until = None if until is None else until[chosen]
         require_known(known, f"state list {self.name!r}")
-        self.append_at(stored, ordinals)
+        self.append_at(stored, ordinals, until)
 
-    def append_at(self, stored: Values, ordinals: npt.NDArray[np.intp]) -> None:
-        """Append elements in stored form, in order, to the lists of the keys at the given positions."""
-        more = Ragged.grouped(stored, ordinals, self._count)
-        self._change([part.joined(new) for part, new in zip(self._parts(), self._with_expiries(more), strict=True)])
+    def append_at(self, stored: Values, ordinals: npt.NDArray[np.intp], until: Times | None) -> None:
+        """Append elements in stored form, in order, to the lists of the keys at the given positions.
+
+        With a time to live, `until` says when each expires.
+        """
+        more = [Ragged.grouped(one, ordinals, self._count) for one in (stored, until) if one is not None]
+        self._change([part.joined(new) for part, new in zip(self._parts(), more, strict=True)])
 
     def set(self, lists: Any, where: Any = None) -> None:
         """Replace lists.
@@ -172,7 +178,10 @@ class ListColumn:
             raise StateError(
                 f"state list {self.name!r}: {len(new)} lists for {self._count} keys; give one per key of state.keys"
             )
-        self.replace(self._with_expiries(new), None if where is None else require_mask(where, self._count, self.name))
+        parts = [new]
+        if self.kind.ttl is not None:
+            parts.append(Ragged(np.repeat(self.times.of_keys(self.kind), new.lengths), new.offsets))
+        self.replace(parts, None if where is None else require_mask(where, self._count, self.name))
 
     def replace(self, parts: Sequence[Ragged], where: Known | None) -> None:
         """Replace lists given in stored form (with expiry times if there is a time to live), of all keys or some."""
@@ -234,11 +243,6 @@ class ListColumn:
         start, stop = int(lists.offsets[position]), int(lists.offsets[position + 1])
         elements = to_python(lists.values[start:stop], self.kind.type)
         return elements, expiries[0].values[start:stop].tolist() if expiries else []
-
-    def _with_expiries(self, lists: Ragged) -> list[Ragged]:
-        if self.kind.ttl is None:
-            return [lists]
-        return [lists, Ragged(np.full(len(lists.values), self._now + self.kind.ttl), lists.offsets)]
 
     def _change(self, parts: list[Ragged]) -> None:
         self._current = parts

@@ -23,37 +23,62 @@ class MapCell(MutableMapping[Any, Any]):
     ...     counts[row["word"]] = counts.get(row["word"], 0) + 1
     """
 
-    def __init__(self, column: MapColumn, position: int, now: float, log: UndoLog | None = None) -> None:
+    def __init__(self, column: MapColumn, position: int, log: UndoLog | None = None) -> None:
+        self._column = column
         self._log = log
         self._copied_in = -1
         self.entries, self.expiries = column.python(position)
         self.changed = False
-        self._expiry = None if column.kind.ttl is None else now + column.kind.ttl
 
     def __getitem__(self, key: Any) -> Any:
-        return private_copy(self.entries[key])
+        value = self.entries[key]
+        if not self._sees(key):
+            raise KeyError(key)
+        return private_copy(value)
+
+    def _sees(self, key: Any) -> bool:
+        column = self._column
+        return column.kind.ttl_clock != "event" or self.expiries[key] > column.times.seen
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._note_put(key)
         self.entries[key] = private_copy(value)
-        if self._expiry is not None:
-            self.expiries[key] = self._expiry
+        kind = self._column.kind
+        if kind.ttl is not None:
+            until = self._column.times.of_call(kind)
+            # In event time an older row does not shorten the life of an entry.
+            self.expiries[key] = max(until, self.expiries.get(key, until)) if kind.ttl_clock == "event" else until
         self.changed = True
 
     def __delitem__(self, key: Any) -> None:
+        if key in self.entries and not self._sees(key):
+            raise KeyError(key)
         self._note_delete()
         del self.entries[key]
         self.expiries.pop(key, None)
         self.changed = True
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(list(self.entries))
+        return iter([key for key in self.entries if self._sees(key)])
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return sum(map(self._sees, self.entries))
 
     def __repr__(self) -> str:
-        return repr(self.entries)
+        return repr({key: self.entries[key] for key in self})
+
+    def clear(self) -> None:
+        """Remove all entries.
+
+        Examples
+        --------
+        >>> def restart(row, state):
+        ...     state["counts"].clear()
+        """
+        self._note_delete()
+        self.entries.clear()
+        self.expiries.clear()
+        self.changed = True
 
     def _note_put(self, key: Any) -> None:
         """Note in the log how the next change of an entry is undone."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import BatchTimes, Times
 from dask_elastic.state.layout import unexpired_part
 from dask_elastic.state.list_column import require_known, stored_elements
 from dask_elastic.state.slots import Column
@@ -35,8 +36,8 @@ class MapColumn:
         For each row of the batch, the position of its key in `state.keys`.
     count : int
         The number of keys.
-    now : float
-        The batch's time, in seconds since 1970.
+    times : BatchTimes
+        The batch's times.
     load : callable
         Reads the map's fields from the store.
 
@@ -60,12 +61,12 @@ class MapColumn:
     [{'key': 'a', 'last': [('x', 3), ('y', 2)]}]
     """
 
-    def __init__(self, name: str, kind: Map, ordinals: Ordinals, count: int, now: float, load: Load) -> None:
+    def __init__(self, name: str, kind: Map, ordinals: Ordinals, count: int, times: BatchTimes, load: Load) -> None:
         self.name = name
         self.kind = kind
         self._ordinals = ordinals
         self._count = count
-        self._now = now
+        self.times = times
         self._load = load
         self._current: list[Ragged] | None = None
         self._changed = False
@@ -73,7 +74,7 @@ class MapColumn:
     def _parts(self) -> list[Ragged]:
         """Return the values, the map keys and, with a time to live, the expiry times."""
         if self._current is None:
-            self._current = list(unexpired_part(self.kind, self._load(), self._now))
+            self._current = list(unexpired_part(self.kind, self._load(), self.times.expired(self.kind)))
         return self._current
 
     @property
@@ -200,12 +201,14 @@ class MapColumn:
             raise StateError(
                 f"state map {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
+        until = None if self.kind.ttl is None else self.times.of_rows(self.kind)
         if mask is not None:
             stored, known = stored[mask], known[mask]
+            until = None if until is None else until[mask]
         require_known(known, f"state map {self.name!r}")
-        self._put(wanted, ordinals, stored)
+        self._put(wanted, ordinals, stored, until)
 
-    def _put(self, wanted: Values, ordinals: Ordinals, stored: Values) -> None:
+    def _put(self, wanted: Values, ordinals: Ordinals, stored: Values, until: Times | None) -> None:
         pairs, entries = self._pairs(wanted, ordinals)
         found = _positions(entries, pairs)
         old = found >= 0
@@ -220,11 +223,16 @@ class MapColumn:
         changed = [self._parts()[0].values.copy()]
         changed[0][found[old]] = stored[old]
         parts = [Ragged(changed[0], self._parts()[0].offsets), *self._parts()[1:]]
-        if self.kind.ttl is not None:
-            expiries = parts[2].values.copy()
-            expiries[found[old]] = self._now + self.kind.ttl
+        if until is not None:
+            expiries, fresh_expiries = parts[2].values.copy(), np.full(len(first), -np.inf)
+            if self.kind.ttl_clock == "processing":
+                expiries[found[old]] = until[old]
+            else:
+                # An older row does not shorten the life of an entry.
+                np.maximum.at(expiries, found[old], until[old])
+            np.maximum.at(fresh_expiries, rank[group], until[~old])
             parts[2] = Ragged(expiries, parts[2].offsets)
-            fresh.append(np.full(len(first), self._now + self.kind.ttl))
+            fresh.append(fresh_expiries)
         owners = ordinals[~old][at]
         self._change(
             [part.joined(Ragged.grouped(more, owners, self._count)) for part, more in zip(parts, fresh, strict=True)]

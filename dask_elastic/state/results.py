@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import ExpiryTimes
 from dask_elastic.state.joins.layout import JoinLayout
 from dask_elastic.state.layout import StateLayout, layout_of
 from dask_elastic.state.slots import Column
@@ -20,7 +21,12 @@ from dask_elastic.topology.windows.results import result_keys
 
 
 def state_table(
-    operator: Compute, input_schema: pa.Schema, keys: pa.RecordBatch, values: list[Column], now: float | None = None
+    operator: Compute,
+    input_schema: pa.Schema,
+    keys: pa.RecordBatch,
+    values: list[Column],
+    now: float | None = None,
+    event_time: int | None = None,
 ) -> pa.Table:
     """Return stored state as values.
 
@@ -37,6 +43,8 @@ def state_table(
     now : float, optional
         The time at which state has expired, seconds since the epoch. By default expired state that was not swept yet
         is included.
+    event_time : int, optional
+        The event time by which state has expired, microseconds since the epoch; None before the first watermark.
 
     Returns
     -------
@@ -62,8 +70,9 @@ def state_table(
         results = _cells(operator, input_schema, values[len(bundle.fields) :]) | bundle.results(values)
     else:
         layout = layout_of(operator)
-        if now is not None and layout.expires:
-            keys, values = _unexpired(layout, keys, values, now)
+        if now is not None and (layout.expires or layout.expires_in_event_time):
+            times = ExpiryTimes(now) if event_time is None else ExpiryTimes(now, event_time)
+            keys, values = _unexpired(layout, keys, values, times)
         results = layout.results(values)
     shown = keys.select(list(result_keys(tuple(keys.schema.names))))
     table = pa.table([*shown.columns, *results.values()], names=[*shown.schema.names, *results])
@@ -125,9 +134,9 @@ def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]
 
 
 def _unexpired(
-    layout: StateLayout, keys: pa.RecordBatch, values: list[Column], now: float
+    layout: StateLayout, keys: pa.RecordBatch, values: list[Column], times: ExpiryTimes
 ) -> tuple[pa.RecordBatch, list[Column]]:
-    left = layout.unexpired(values, now)
+    left = layout.unexpired(values, times)
     chosen = np.flatnonzero(layout.has_any(left, keys.num_rows))
     if len(chosen) == keys.num_rows:
         return keys, left

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import ExpiryTimes, RemainingOf, Shards
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.key_table import distinct_keys, few_grouped, key_cache
 from dask_elastic.state.shared_store import SharedStore
@@ -25,7 +26,6 @@ Batch = tuple[pa.RecordBatch, Sequence[str], Words, Words | None]
 Again = Callable[[], tuple[int, Slots]]
 """Finds the slots of located keys again, and returns the number of their layout."""
 Update = Callable[[list[Column]], list[Column]]
-RemainingOf = Callable[[list[Column], int, float], tuple[list[Column], npt.NDArray[np.bool_]]]
 
 MANY_ROWS = 4_096
 """From this many rows on, the rows of each slot are counted if there are fewer slots than rows: in fewer passes."""
@@ -254,16 +254,18 @@ class Session(SlotSearch):
         slots: Slots = window.start + np.flatnonzero(((arrays.marks[window] & LIVE) != 0) & owned)
         return slots
 
-    def prune(self, located: Located, remaining_of: RemainingOf, now: float) -> bool:
+    def prune(self, located: Located, remaining_of: RemainingOf, times: ExpiryTimes) -> bool:
         """Remove located keys that have no state left; returns whether there are any. See `sweep`."""
         while True:
             with self.gate:
                 self._require_open()
                 if located._layout == self._store.layout:
-                    return self._swept(located.slots, remaining_of, now)
+                    return self._swept(located.slots, remaining_of, times)
             self._relocate(located)
 
-    def sweep(self, start: int, count: int, remaining_of: RemainingOf, now: float) -> tuple[int, bool]:
+    def sweep(
+        self, start: int, count: int, remaining_of: RemainingOf, times: ExpiryTimes, shards: Shards | None = None
+    ) -> tuple[int, bool]:
         """Remove expired state from a range of slots, for keys whose shards this task owns.
 
         Parameters
@@ -271,10 +273,12 @@ class Session(SlotSearch):
         start, count : int
             The range of slots.
         remaining_of : callable
-            Gets keys' values, their number and the time; returns the values without expired state (an unchanged column
-            is the same object), and which keys have any state left.
-        now : float
-            The time, in seconds since 1970.
+            Gets keys' values, their number and the times; returns the values without expired state, an unchanged
+            column as the same object, and which keys have any left.
+        times : ExpiryTimes
+            The time by each clock.
+        shards : ndarray of bool, optional
+            The shards; all of the task by default.
 
         Returns
         -------
@@ -287,16 +291,16 @@ class Session(SlotSearch):
             self._require_open()
             arrays = self._store.slots
             stop = min(start + count, arrays.used)
-            window = np.arange(start, stop)
-            live = (arrays.marks[start:stop] & LIVE) != 0
-            slots = window[live & (self._store.owner.take(arrays.shards[start:stop]) == self.task)]
-            any_deleted = self._swept(slots, remaining_of, now) if len(slots) else False
+            own = self._store.owner == self.task
+            wanted = (own if shards is None else own & shards).take(arrays.shards[start:stop])
+            slots = start + np.flatnonzero(wanted & ((arrays.marks[start:stop] & LIVE) != 0))
+            any_deleted = len(slots) > 0 and self._swept(slots, remaining_of, times)
             return (0 if stop >= arrays.used else stop), any_deleted
 
-    def _swept(self, slots: Slots, remaining_of: RemainingOf, now: float) -> bool:
+    def _swept(self, slots: Slots, remaining_of: RemainingOf, times: ExpiryTimes) -> bool:
         arrays, tracked = self._store.slots, self._store.track_dirty
         values = [column.take(slots) for column in arrays.values]
-        left, has_any = remaining_of(values, len(slots), now)
+        left, has_any = remaining_of(values, len(slots), times)
         changes = [None if after is before else after for before, after in zip(values, left, strict=True)]
         if any(change is not None for change in changes):
             # The marks stay: every other copy of the state drops the same entries by their expiry times.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import BatchTimes, Times
 from dask_elastic.state.layout import unexpired_part
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, to_stored
@@ -29,17 +31,17 @@ class ValueColumn:
         The declared kind.
     count : int
         The number of keys.
-    now : float
-        The batch's time, in seconds since 1970.
+    times : BatchTimes
+        The batch's times.
     load : callable
         Reads the value's fields from the store.
     """
 
-    def __init__(self, name: str, kind: Value, count: int, now: float, load: Load) -> None:
+    def __init__(self, name: str, kind: Value, count: int, times: BatchTimes, load: Load) -> None:
         self.name = name
         self.kind = kind
         self._count = count
-        self._now = now
+        self.times = times
         self._load = load
         self._current: list[Column] | None = None
         self._changed = False
@@ -59,10 +61,15 @@ class ValueColumn:
 
     def _fields(self) -> list[Column]:
         if self._current is None:
-            self._current = list(unexpired_part(self.kind, self._load(), self._now))
+            self._current = list(unexpired_part(self.kind, self._load(), self.times.expired(self.kind)))
         return self._current
 
-    def write(self, values: Any, where: Known | None, none_is_null: bool = False) -> None:
+    def expiry(self, position: int) -> float:
+        """Return when the value of a key expires, without end if it has none; the kind has a time to live."""
+        _, known, expiries = self._fields()
+        return float(expiries[position]) if known[position] else -math.inf
+
+    def write(self, values: Any, where: Known | None, none_is_null: bool = False, until: Times | None = None) -> None:
         """Set the values of all keys, or of those where `where` is true; a null deletes a key's value.
 
         In a column declared `object`, None is a value unless `none_is_null` is true.
@@ -75,6 +82,9 @@ class ValueColumn:
             The keys to set; all by default.
         none_is_null : bool, optional
             Whether None deletes a value that is declared `object`.
+        until : ndarray of float64, optional
+            When each value expires; by default as what the latest row of its key writes, and in event time never
+            earlier than the value that it replaces.
 
         Raises
         ------
@@ -93,12 +103,19 @@ class ValueColumn:
             known &= np.array([value is not None for value in new], np.bool_)
         columns: list[Column] = [new, known]
         if self.kind.ttl is not None:
-            columns.append(np.full(self._count, self._now + self.kind.ttl))
+            columns.append(self._until() if until is None else until)
         if where is not None:
             chosen = require_mask(where, self._count, self.name)
             columns = [np.where(chosen, after, before) for after, before in zip(columns, self._fields(), strict=True)]
         self._current = columns
         self._changed = True
+
+    def _until(self) -> Times:
+        until = self.times.of_keys(self.kind)
+        if self.kind.ttl_clock == "event":
+            _, known, before = self._fields()
+            until = np.maximum(until, np.where(known, before, -math.inf))
+        return until
 
     def changes(self) -> Sequence[Column] | None:
         """Return the fields to write, or None if nothing has changed since the previous call."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.state.expiry.times import BatchTimes
 from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.list_column import ListColumn
 from dask_elastic.state.map_column import MapColumn
@@ -46,11 +47,17 @@ class StateView:
         The operator's declaration by name: a `Value`, `List` or `Map`; an Arrow type or `object` declares a value.
     now : float, optional
         The batch's time in seconds since 1970, by which state expires; assigned by the executor's home.
+    reached : int, optional
+        The event time before the batch in microseconds, by which state expires in event time.
+    moments : ndarray of int64, optional
+        The event time of each row in microseconds.
 
     Attributes
     ----------
     now : float
         The batch's time, as above.
+    times : BatchTimes
+        All times of the batch.
     layout : StateLayout
         The declaration.
 
@@ -83,8 +90,11 @@ class StateView:
         key_columns: Sequence[str],
         declared: Mapping[str, Declared] | StateLayout,
         now: float = 0.0,
+        reached: int | None = None,
+        moments: npt.NDArray[np.int64] | None = None,
     ) -> None:
         self.now = now
+        self.times = BatchTimes(now, located.grouping.ordinals, len(located), reached, moments)
         self._session = session
         self._located = located
         self._rows = rows
@@ -373,8 +383,8 @@ class StateView:
         # Without a reference to this view: a cycle would keep the batch's values in memory until the next collection.
         load = partial(self._session.gather, self._located, span)
         if isinstance(kind, Value):
-            return ValueColumn(name, kind, len(self), self.now, load)
-        made: AnyColumn = _COLUMNS[type(kind)](name, kind, self.ordinals, len(self), self.now, load)
+            return ValueColumn(name, kind, len(self), self.times, load)
+        made: AnyColumn = _COLUMNS[type(kind)](name, kind, self.ordinals, len(self), self.times, load)
         return made
 
     def commit(self, where: Known | None = None) -> None:

@@ -20,7 +20,7 @@ KEY_HASH = Field("__hash", np.dtype(np.uint64), 0)
 KEY_CHECK = Field("__check", np.dtype(np.uint64), 0)
 """The identity of the key, by which its slices are merged; that of the slot is the identity of a slice of the key."""
 
-NOT_CLOSED = -1
+NOT_CLOSED, FAILED = -1, -2
 
 REVISION = Field("__revision", np.dtype(np.int64), NOT_CLOSED)
 """The revision of the result that was emitted last since the instance was closed."""

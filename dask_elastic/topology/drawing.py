@@ -11,6 +11,7 @@ from dask_elastic.topology import diagram
 from dask_elastic.topology.diagram import FONT, LONGEST_NAME, DrawnBox, shortened
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, MapOperator, Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.windows.configuration import configuration
 from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.topology.windows.results import result_keys
 
@@ -84,7 +85,7 @@ def svg(topology: OperatorGraph, task_of: Mapping[str, str] | None = None) -> st
         The document, with all text escaped.
     """
     tasks = task_of or {}
-    boxes = (_box(operator, tasks.get(operator.name)) for operator in topology.operators)
+    boxes = (_box(topology, operator, tasks.get(operator.name)) for operator in topology.operators)
     return diagram.svg(topology.name, boxes, topology.edges)
 
 
@@ -141,11 +142,11 @@ def _function(function: object) -> str:
     return "a lambda" if name == "<lambda>" else f"{name}()"
 
 
-def _lines(operator: Operator, task: str | None) -> list[str]:
+def _lines(operator: Operator, task: str | None, kind: str) -> list[str]:
     """Return the lines below a box's name: its kind, and the details that are not shown elsewhere."""
     details = _details(operator)
     shown_elsewhere = isinstance(operator, Compute) or details[0] == f"{operator.name}()"
-    first = operator.kind if shown_elsewhere else f"{operator.kind} {details[0]}"
+    first = kind if shown_elsewhere else f"{kind} {details[0]}"
     lines = [first, *_place(task), *details[1:]]
     if len(lines) > MOST_DETAILS:
         lines = [*lines[: MOST_DETAILS - 1], f"and {len(lines) - MOST_DETAILS + 1} more"]
@@ -160,6 +161,10 @@ def _place(task: str | None) -> list[str]:
     return [] if task is None else [f"in the task of {task}"]
 
 
-def _box(operator: Operator, task: str | None) -> DrawnBox:
-    title = "\n".join((f"{operator.kind} {operator.name}", *_place(task), *_details(operator)))
-    return DrawnBox(operator.name, operator.kind, _lines(operator, task), title, _label(operator))
+def _box(topology: OperatorGraph, operator: Operator, task: str | None) -> DrawnBox:
+    kind, may = operator.kind, []
+    if isinstance(operator, Compute) and task is None:
+        found = configuration(topology, operator.name)
+        kind, may = f"compute: {found.kind}", [str(found)]
+    title = "\n".join((f"{operator.kind} {operator.name}", *_place(task), *_details(operator), *may))
+    return DrawnBox(operator.name, operator.kind, _lines(operator, task, kind), title, _label(operator))

@@ -251,6 +251,11 @@ class OperatorGraph:
                 f"{where} has windows, {operator.windowing}, but {named} event time, so that they would not close; "
                 "give the source event_time='column'."
             )
+        if not timed and operator.time is not None:
+            raise TopologyError(
+                f"{where} has state with ttl_clock='event', but no source before it has event time, so that it would "
+                "not expire; give a source event_time='column', or omit ttl_clock."
+            )
         if not timed:
             names = [name for name, timer in (operator.timers or {}).items() if timer.clock == "event"]
             raise TopologyError(

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate
 from dask_elastic.topology.aggregates.operand import Operand
 from dask_elastic.topology.aggregates.partial_results import innermost
+from dask_elastic.topology.expiry_time import check_time_type
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.logic_level import RowLogic
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator, select_columns
@@ -194,7 +195,10 @@ def _computed(operator: Compute, known: Known) -> Known:
     first: ColumnTypes | None = None
     for origin, schema in known.items():
         times = () if operator.windowing is None else operator.windowing.time
+        times = times if operator.time is None else (operator.time,)
         select_columns(_no_rows(schema), read or (*operator.keys, *times), operator.name)
+        if operator.time is not None:
+            check_time_type(schema.field(operator.time).type, operator.time, f"compute {operator.name!r}")
         types = ColumnTypes(origin, {name: str(schema.field(name).type) for name in read or schema.names}, read is None)
         first = first or types
         first.require_same(types, operator.name)

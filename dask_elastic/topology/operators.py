@@ -261,6 +261,8 @@ class Compute:
         As for `MapOperator`; aggregates keep the key columns.
     routed_by : tuple of str, optional
         The key columns by whose hash rows are routed; None for all. Set by `build_components`.
+    time : str, optional
+        The column of event time by which state expires; None if none does in event time.
 
     Examples
     --------
@@ -281,6 +283,7 @@ class Compute:
     partition_by: tuple[str, ...] | None = None
     keeps: tuple[str, ...] = ()
     routed_by: tuple[str, ...] | None = None
+    time: str | None = None
     kind: ClassVar[str] = "compute"
     stateful: ClassVar[bool] = True
 
@@ -306,9 +309,9 @@ class Compute:
 
     @property
     def clocks(self) -> frozenset[Clock]:
-        """The clocks of its timers; windows close in event time, and joins end in it."""
+        """The clocks of its timers; windows close in event time, joins end in it, and state may expire in it."""
         windowed = self.windowing is not None and not self.windowing.counted
-        closing: set[Clock] = {"event"} if windowed or self.join is not None else set()
+        closing: set[Clock] = {"event"} if windowed or self.join is not None or self.time is not None else set()
         return frozenset(timer.clock for timer in (self.timers or {}).values()) | closing
 
     @property

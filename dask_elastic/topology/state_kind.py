@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.topology.duration import seconds_of
 from dask_elastic.vocab.errors import TopologyError
+from dask_elastic.vocab.state_record import Clock
 
 Duration: TypeAlias = str | float | datetime.timedelta
 Element: TypeAlias = pa.DataType | type[object]
@@ -26,6 +27,8 @@ class StateKind:
         The Arrow type of a value, a list's element or a map's value; `object` for any Python value.
     ttl : str, float or timedelta, optional
         The time to live after the last write, such as "10 min"; a number means seconds. Unlimited by default.
+    ttl_clock : {"processing", "event"}
+        Whether it expires by the clock of the executor's home, or by the watermark.
 
     Attributes
     ----------
@@ -33,23 +36,39 @@ class StateKind:
         As the parameter.
     ttl : float or None
         The time to live in seconds; None for unlimited.
+    ttl_clock : {"processing", "event"}
+        As the parameter.
 
     Raises
     ------
     TopologyError
-        If the type or the time to live is invalid.
+        If the type, the time to live or its clock is invalid.
     """
 
     type: Element
     ttl: float | None
+    ttl_clock: Clock = "processing"
 
-    def __init__(self, type: Element, ttl: Duration | None = None) -> None:
+    def __init__(self, type: Element, ttl: Duration | None = None, ttl_clock: Clock = "processing") -> None:
         what = self.__class__.__name__
         self.type = _element(type, f"{what}: type")
         self.ttl = None if ttl is None else seconds_of(ttl, f"{what}: ttl")
+        if ttl_clock not in ("processing", "event"):
+            raise TopologyError(f'{what}: ttl_clock is {ttl_clock!r}; give "processing" or "event".')
+        if ttl_clock == "event" and self.ttl is None:
+            raise TopologyError(f'{what}: ttl_clock is "event", but there is no time to live; give ttl=, too.')
+        self.ttl_clock = ttl_clock
+
+    @property
+    def ttl_micros(self) -> int | None:
+        """The time to live in microseconds of event time; None if it does not expire in event time."""
+        return None if self.ttl is None or self.ttl_clock != "event" else round(self.ttl * 1e6)
+
+    def _types(self) -> tuple[Element, ...]:
+        return (self.type,)
 
     def _parts(self) -> tuple[object, ...]:
-        return self.type, self.ttl
+        return *self._types(), self.ttl, self.ttl_clock
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateKind) and type(self) is type(other) and self._parts() == other._parts()
@@ -58,8 +77,9 @@ class StateKind:
         return hash((type(self), self._parts()))
 
     def __repr__(self) -> str:
-        written = ["object" if part is object else str(part) for part in self._parts()[:-1]]
+        written = ["object" if part is object else str(part) for part in self._types()]
         ends = [] if self.ttl is None else [f"ttl={self.ttl:g}"]
+        ends += [f"ttl_clock={self.ttl_clock!r}"] if self.ttl_clock == "event" else []
         return f"{type(self).__name__}({', '.join(written + ends)})"
 
 
@@ -72,16 +92,21 @@ class Value(StateKind):
         An Arrow type, or `object` for any Python value that can be pickled.
     ttl : str, float or timedelta, optional
         How long a value is kept after it was last set, such as "10 min"; a number means seconds. Unlimited by default.
+    ttl_clock : {"processing", "event"}
+        The clock of the time to live: that of the executor's home, or event time. In event time, a value that a row
+        sets at its time t expires when the watermark reaches t + ttl.
 
     Raises
     ------
     TopologyError
-        If the type or the time to live is invalid.
+        If the type, the time to live or its clock is invalid.
 
     Examples
     --------
     >>> Value(pa.float64(), ttl="10 min")
     Value(double, ttl=600)
+    >>> Value(pa.float64(), ttl="10 min", ttl_clock="event")
+    Value(double, ttl=600, ttl_clock='event')
     >>> import dask_elastic as de
     >>> @de.per_row
     ... def remember(row, state):
@@ -104,11 +129,13 @@ class List(StateKind):
         The type of its elements: an Arrow type, or `object` for any Python value that can be pickled.
     ttl : str, float or timedelta, optional
         How long each element is kept after it was appended; a number means seconds. Unlimited by default.
+    ttl_clock : {"processing", "event"}
+        The clock of the time to live, as for `Value`.
 
     Raises
     ------
     TopologyError
-        If the type or the time to live is invalid.
+        If the type, the time to live or its clock is invalid.
 
     Examples
     --------
@@ -138,11 +165,14 @@ class Map(StateKind):
         The type of its values: an Arrow type, or `object` for any Python value that can be pickled.
     ttl : str, float or timedelta, optional
         How long each entry is kept after it was last put; a number means seconds. Unlimited by default.
+    ttl_clock : {"processing", "event"}
+        The clock of the time to live, as for `Value`.
 
     Raises
     ------
     TopologyError
-        If a type or the time to live is invalid, or equality of the key type is not exact, such as for floats.
+        If a type, the time to live or its clock is invalid, or equality of the key type is not exact, such as for
+        floats.
 
     Examples
     --------
@@ -163,17 +193,19 @@ class Map(StateKind):
 
     key: pa.DataType
 
-    def __init__(self, key: pa.DataType, type: Element, ttl: Duration | None = None) -> None:
+    def __init__(
+        self, key: pa.DataType, type: Element, ttl: Duration | None = None, ttl_clock: Clock = "processing"
+    ) -> None:
         self.key = _element(key, "Map: key")
         if not (isinstance(self.key, pa.DataType) and _is_exact(self.key)):
             raise TopologyError(
                 f"Map: key is {key!r}; a map's keys are integers, booleans, text, bytes, dates, times, timestamps or "
                 "durations."
             )
-        super().__init__(type, ttl)
+        super().__init__(type, ttl, ttl_clock)
 
-    def _parts(self) -> tuple[object, ...]:
-        return self.key, self.type, self.ttl
+    def _types(self) -> tuple[Element, ...]:
+        return self.key, self.type
 
 
 Declared: TypeAlias = StateKind | Element

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.expiry_time import expiry_time
 from dask_elastic.topology.fused.declared import check_keeps, check_partition
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.joins.joinable import Joinable
@@ -363,6 +364,7 @@ class KeyedStream(Joinable[Stream]):
         store: str | None = None,
         partition_by: Sequence[str] | None = None,
         keeps: Sequence[str] = (),
+        time: str | None = None,
     ) -> Stream:
         """Keep state for each key.
 
@@ -392,6 +394,8 @@ class KeyedStream(Joinable[Stream]):
             ``fuse``.
         keeps : sequence of str
             As for `map`, of a function; aggregates keep the key columns.
+        time : str, optional
+            The column of event time by which state with ``ttl_clock="event"`` expires; by default that of the source.
 
         Returns
         -------
@@ -423,8 +427,10 @@ class KeyedStream(Joinable[Stream]):
             validation.check_count(executors, where, "executors")
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
         check_store(store, where)
+        column = expiry_time(self._topology, self._producers, time, declared, checked_timers, where)
         divided, kept = check_partition(partition_by, self._keys, where), check_keeps(keeps, where)
         given = self._topology.choose_name("compute", name, logic)
         operator = Compute(given, self._keys, checked, declared, executors, shards, checked_timers, store)
-        self._topology.add(replace(operator, partition_by=divided, keeps=kept), self._producers, self._key_by)
+        operator = replace(operator, partition_by=divided, keeps=kept, time=column)
+        self._topology.add(operator, self._producers, self._key_by)
         return Stream(self._topology, (given,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import tracemalloc
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import dask_elastic as de
 from dask_elastic.checkpoint import folder as folders
-from dask_elastic.checkpoint import spilled_parts, state_file
+from dask_elastic.checkpoint import remote_files, spilled_parts, state_file
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.saved_state import SavedState
 from dask_elastic.vocab.errors import CheckpointError
@@ -91,6 +92,23 @@ def test_large_remote_file_is_read_once_into_a_temporary_file(reads, temporary, 
     assert set(reads.values()) == {1}
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "missing"))
     assert planes_of(de.scan_state("memory://planes", "planes")) == job.contents()
+
+
+@pytest.mark.parametrize("descriptors", ["/proc/self/fd", "/missing"])
+def test_copy_of_a_remote_file_has_no_name_where_the_system_allows_that(descriptors, temporary, monkeypatch):
+    seen, real = [], MemoryFileSystem.get_file
+
+    def get(self, path, target, *args, **kwargs):
+        real(self, path, target, *args, **kwargs)
+        seen.append(len(list(temporary.iterdir())))
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", get)
+    monkeypatch.setattr(remote_files, "_DESCRIPTORS", descriptors)
+    monkeypatch.setattr(folders, "_PART_BYTES", 1000)
+    job = saved_planes("memory://planes")
+    assert planes_of(de.scan_state("memory://planes", "planes")) == job.contents()
+    # A process that is killed while it copies leaves the files that have a name.
+    assert set(seen) == {0 if Path(descriptors).is_dir() else 1}
 
 
 def test_portions_of_separate_readers_have_each_key_once(reads):

@@ -264,5 +264,6 @@ def test_metrics_count_open_windows_per_key(client, wait_until):
     job.send(at(25, "a"))
     wait_until(lambda: counted() == (1, 4), "the windows that the watermark has passed are closed")
     assert job.explain("seen").sections["windows of seen"].startswith("seen: 10s of at")
-    assert job.explain().sections.keys() == {"windows of seen"}
+    assert job.explain().sections.keys() == {"windows of seen", "component seen"}
+    assert job.explain("seen").sections["component seen"].startswith("rigid, stateful (Figure 5.1); may migrate by")
     job.stop()

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.testing import run
 
 SCHEMA = pa.schema({"key": pa.string(), "at": pa.timestamp("s", tz="UTC")})
 
@@ -75,3 +76,46 @@ def test_idle_source_does_not_hold_back_watermark(submit, wait_until):
     wait_until(lambda: set(seconds(job, "per_time")) == {110}, "the south is idle again")
     job.drain(timeout=100)
     assert job.metrics()["rows"].sum() == 6
+
+
+def expiring(source):
+    """A job that counts the rows of each key, and forgets a key 100 seconds of event time after its last row."""
+
+    @de.per_row(output={"key": pa.string(), "count": pa.int64()})
+    def count(row, state):
+        state["count"] = state.get("count", 0) + 1
+        return {"key": row["key"], "count": state["count"]}
+
+    topology = de.Topology("expiring")
+    keyed = topology.source("rows", source).key_by("key")
+    state = {"count": de.Value(pa.int64(), ttl="100s", ttl_clock="event")}
+    keyed.compute(count, name="count", state=state, executors=1).sink(de.sinks.Collect(), name="out")
+    return topology
+
+
+def by_key(table):
+    return sorted(table.to_pylist(), key=lambda row: (row["key"], row["count"]))
+
+
+def test_state_expires_by_the_watermark_as_in_a_virtual_run(client, wait_until):
+    times = [("a", 0), ("b", 50), ("a", 60), ("c", 155), ("b", 156), ("a", 157), ("a", 300)]
+    table = pa.table([*map(list, zip(*times, strict=True))], schema=SCHEMA)
+    job = de.submit(
+        expiring(de.sources.Push(SCHEMA, event_time="at")),
+        client,
+        cores={"count": 4},
+        report_interval="50ms",
+        watermark_interval="10ms",
+        idle_timeout=None,
+    )
+    shown = {}
+    for number, (_, at) in enumerate(times):
+        job.send(table.slice(number, 1), "rows")
+        wait_until(lambda at=at: seconds(job, "count") == [at], f"the watermark has reached {at}")
+        shown[at] = {row["key"]: row["count"] for row in job.state("count").to_arrow().to_pylist()}
+    assert shown[156] == {"a": 2, "b": 1, "c": 1}, "b has expired at 150, and begins anew"
+    assert shown[300] == {"a": 1}, "c has expired, and is not shown, though no row has come for it"
+    job.drain(timeout=100)
+    virtual = run(expiring(de.sources.Arrow(table, event_time="at", batch_rows=1)))
+    assert by_key(job.collect("out")) == by_key(virtual.outputs["out"])
+    assert by_key(job.state("count").to_arrow()) == by_key(virtual.state["count"]) == [{"key": "a", "count": 1}]

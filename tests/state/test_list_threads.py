@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.state import KeyedStore, List, StateLayout, StateView
-from dask_elastic.state.sweeper import Sweeper
+from dask_elastic.state.expiry.sweeper import Sweeper
 
 pytestmark = pytest.mark.usefixtures("storage")
 

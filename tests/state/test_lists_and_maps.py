@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.state import KeyedStore, List, Map, StateLayout, StateView, Value
 from dask_elastic.state.cells import Cells
+from dask_elastic.state.expiry.times import ExpiryTimes
 from dask_elastic.vocab.errors import StateError
 
 pytestmark = pytest.mark.usefixtures("storage")
@@ -60,7 +61,7 @@ class Bench:
 
     def seen(self, now: float) -> dict[str, dict[str, Any]]:
         keys, values = self.store.rows()
-        left = self.layout.unexpired(values, now)
+        left = self.layout.unexpired(values, ExpiryTimes(now))
         columns = {name: array.to_pylist() for name, array in self.layout.results(left).items()}
         return {
             key: {name: column[place] for name, column in columns.items()}

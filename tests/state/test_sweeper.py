@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.state import KeyedStore, List, Map, StateLayout, StateView, Value
-from dask_elastic.state.sweeper import LEAST_KEYS, Sweeper
+from dask_elastic.state.expiry.sweeper import LEAST_KEYS, Sweeper
 
 pytestmark = pytest.mark.usefixtures("storage")
 

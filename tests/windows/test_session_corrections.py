@@ -154,3 +154,29 @@ def test_results_that_may_be_withdrawn_are_not_windowed():
         stream.window("1min")
     with pytest.raises(TopologyError, match="the aggregate 'withdrawn' has this name, too; rename the aggregate"):
         sessions(readings(2), logic={"withdrawn": agg.Count()}, emit="updates")
+
+
+def test_result_that_raised_at_the_close_is_not_withdrawn_and_has_no_revision():
+    def checked(values):
+        if values == [13]:
+            raise ValueError("13 alone")
+        return sum(values)
+
+    logic = {"sum": agg.custom(["value"], list, _added, list.__add__, checked, pa.int64())}
+    # Late rows extend the first session that failed, and correct the second one.
+    given = [(0, 1), (40, 13), (80, 2), (45, 4), (100, 13), (140, 5), (149, 6), (100, 3), (200, 7)]
+    at = pa.array([time for time, _ in given], pa.timestamp("s"))
+    rows = pa.table({"key": ["a"] * len(given), "at": at, "value": [value for _, value in given]})
+    found = run(sessions(rows, "10s", 1, logic, allowed_lateness="60s"), on_error="skip")
+    out = found.outputs["out"]
+    bounds = [out[name].cast(pa.timestamp("s")).cast(pa.int64()) for name in ("window_start", "window_end")]
+    shown = [column.to_pylist() for column in [*bounds, out["revision"], out["withdrawn"], out["sum"]]]
+    assert [*zip(*shown, strict=True)] == [
+        (0, 10, 0, False, 1),
+        (40, 55, 0, False, 17),
+        (80, 90, 0, False, 2),
+        (100, 110, 0, False, 16),
+        (140, 159, 0, False, 11),
+        (200, 210, 0, False, 7),
+    ]
+    assert [letters.num_rows for letters in found.dead_letters.values()] == [2], "each failed once"

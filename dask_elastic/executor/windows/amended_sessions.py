@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dask_elastic.executor.windows.event_times import Times
 from dask_elastic.executor.windows.partials import Chains, Groups
 from dask_elastic.state.slot_search import Mask
-from dask_elastic.state.window_fields import NO_END, NOT_CLOSED
+from dask_elastic.state.window_fields import FAILED, NO_END, NOT_CLOSED
 
 Numbers = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.intp]
@@ -24,7 +24,7 @@ class Shown(NamedTuple):
     starts, ends : ndarray of int64
         The bounds; the end is `NO_END` at cells without a result.
     revisions : ndarray of int64
-        Their revisions; `NOT_CLOSED` if the session was open.
+        Their revisions; `NOT_CLOSED` if the session was open, `FAILED` if its result was none because it raised.
     """
 
     starts: Times
@@ -53,6 +53,8 @@ class Amended(NamedTuple):
         The cells with rows that are in no result yet.
     changed : ndarray of bool
         The cells for which one of these has changed.
+    known : ndarray of bool
+        The sessions of which a result with the same bounds was emitted before.
     """
 
     groups: Groups
@@ -64,6 +66,17 @@ class Amended(NamedTuple):
     shown: Shown
     fresh: Mask
     changed: Mask
+    known: Mask
+
+    def failing(self, failed: Mask) -> Amended:
+        """Return the same without the results of some sessions, which raise.
+
+        They are not made again when a watermark arrives. A result with the same bounds that was emitted before stays.
+        """
+        cells = self.groups.firsts[failed & ~self.known]
+        revisions = self.shown.revisions.copy()
+        revisions[cells] = FAILED
+        return self._replace(shown=self.shown._replace(revisions=revisions))
 
     @classmethod
     def of(cls, chains: Chains, shown: Shown, fresh: Mask, until: int, touched: Mask | None, updates: bool) -> Amended:
@@ -112,8 +125,11 @@ class Amended(NamedTuple):
             due = np.zeros(count, np.bool_)
             due[session[touched]] = True
             due &= closed | updates
-        revisions = np.where(closed, revisions + 1, NOT_CLOSED)
-        replaced = before[~same & due.take(of_before)]
+        emitted = shown.revisions.take(before) != FAILED
+        known = np.zeros(count, np.bool_)
+        known[of_before[same & emitted]] = True
+        revisions = np.where(closed, np.maximum(revisions, NOT_CLOSED) + 1, NOT_CLOSED)
+        replaced = before[~same & emitted & due.take(of_before)]
         replaced = replaced[np.argsort(shown.starts.take(replaced), kind="stable")]
         after, changed = _moved(shown, before[due.take(of_before)], chains, due, revisions)
         told = fresh & due.take(session)
@@ -128,6 +144,7 @@ class Amended(NamedTuple):
             after,
             fresh & ~told,
             changed | told,
+            known[due],
         )
 
 

@@ -9,7 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_elastic.topology.expiry_time import check_time_type
 from dask_elastic.topology.window_time import window_time_type
+from dask_elastic.vocab.errors import SchemaMismatch
+from dask_elastic.vocab.state_record import BEGINNING
 
 Times: TypeAlias = npt.NDArray[np.int64]
 """Microseconds since the Unix epoch."""
@@ -70,6 +73,47 @@ def _scaled(times: Times, factor: int, name: str) -> Times:
         error.row = row  # type: ignore[attr-defined]
         raise error
     return times * factor
+
+
+def row_times(rows: pa.RecordBatch, column: str, where: str) -> Times:
+    """Return the event time of each row, by which state that it writes expires.
+
+    Parameters
+    ----------
+    rows : RecordBatch
+        The rows.
+    column : str
+        The column with their times.
+    where : str
+        The operator, for the error text.
+
+    Returns
+    -------
+    ndarray of int64
+        Microseconds since the Unix epoch, `BEGINNING` for rows without a time.
+
+    Raises
+    ------
+    SchemaMismatch
+        When there is no such column, or it has no times.
+
+    Examples
+    --------
+    >>> rows = pa.record_batch({"at": pa.array([1, None], pa.timestamp("ms"))})
+    >>> row_times(rows, "at", "compute 'planes'").tolist() == [1000, BEGINNING]
+    True
+    """
+    if rows.schema.names.count(column) != 1:
+        raise SchemaMismatch(
+            f"{where}: state expires by the column {column!r}, which its input lacks; the columns are "
+            f"{rows.schema.names}. Keep it in the maps before, or name another one with time=."
+        )
+    times = rows.column(column)
+    check_time_type(times.type, column, where)
+    if times.null_count == len(times):
+        return np.full(len(times), BEGINNING)
+    found = microseconds(times, column)
+    return np.where(times.is_null(), BEGINNING, found) if times.null_count else found
 
 
 def timestamps(times: Times, kind: pa.DataType) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -252,8 +253,12 @@ class SessionLogic:
             keys = self._session.keys_of(found.slots.take(amended.groups.firsts), found.layout)
             if keys is not None:
                 break
-        outputs = self._closed(bound, partials, amended, keys, policy) if self._emits and keys.num_rows else []
-        while not self._noted(bound, found, amended, expired):
+        outputs: list[pa.RecordBatch] = []
+        failed: set[tuple[int, ...]] = set()
+        if self._emits and keys.num_rows:
+            outputs, made = self._closed(bound, partials, amended, keys, policy)
+            failed = {one for one, done in zip(bound.identities(found, amended), made, strict=True) if not done}
+        while not self._noted(bound, found, bound.without(failed, found, amended), expired):
             found = self._session.read(matching, shards)
             _, amended, expired = self._closing(bound, found, record.event)
         if expired.any():
@@ -276,7 +281,9 @@ class SessionLogic:
 
     def _closed(
         self, bound: _Bound, partials: Partials, amended: Amended, keys: pa.RecordBatch, policy: ErrorPolicy
-    ) -> list[pa.RecordBatch]:
+    ) -> tuple[list[pa.RecordBatch], Mask]:
+        """Return the withdrawals and the results, and which sessions have one; the others raise."""
+        made = np.zeros(keys.num_rows, np.bool_)
         bounds = [timestamps(times, bound.time) for times in (amended.starts, amended.ends)]
         rows = pa.RecordBatch.from_arrays(
             [*keys.columns, *bounds], names=[*self.operator.keys, *self.windowing.output_columns[:2]]
@@ -285,9 +292,11 @@ class SessionLogic:
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             values = partials.merged(amended.groups, start, stop)
             part = keys.slice(start, stop - start)
-            return [bound.results_of(part.columns, amended, slice(start, stop), values)]
+            results = bound.results_of(part.columns, amended, slice(start, stop), values)
+            made[start:stop] = True
+            return [results]
 
-        return [*bound.withdrawals(keys.columns, amended), *policy.run(self.operator.name, run, rows)]
+        return [*bound.withdrawals(keys.columns, amended), *policy.run(self.operator.name, run, rows)], made
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         operator = self.operator
@@ -343,6 +352,17 @@ class _Bound(NamedTuple):
         """Return what was emitted last, of each cell, and the cells with rows that are in no result yet."""
         starts, ends, revisions, fresh = (np.asarray(column) for column in cells[self.own + _SHOWN :])
         return Shown(starts, ends, revisions), fresh
+
+    def identities(self, found: Found, amended: Amended) -> list[tuple[int, ...]]:
+        """Return what identifies each session that is due, also when its cells are in other slots."""
+        columns = (found.values[self.own + field] for field in (_HASH, _CHECK, _START))
+        return [*zip(*(np.asarray(column).take(amended.groups.firsts).tolist() for column in columns), strict=True)]
+
+    def without(self, failed: Collection[tuple[int, ...]], found: Found, amended: Amended) -> Amended:
+        """Return the same without the results of sessions that raise."""
+        if not failed:
+            return amended
+        return amended.failing(np.array([one in failed for one in self.identities(found, amended)], np.bool_))
 
     def noted(self, columns: tuple[Column, ...], changed: Positions) -> list[Column | None]:
         """Return the values of cells for which other results are emitted last."""

@@ -252,7 +252,8 @@ class JobReader(ABC):
         -------
         JobExplanation
             Prints as text; a notebook shows a table; ``to_pandas()`` returns a data frame, one row per executor. Of a
-            compute of aggregates over windows, it also says how partial results are kept, and what that costs.
+            compute of aggregates over windows, it also says how partial results are kept, and what that costs; of each
+            stateful component, how it may be migrated, split and combined (Enorm, section 5).
 
         Raises
         ------
@@ -282,8 +283,13 @@ class JobReader(ABC):
         >>> explained.to_pandas()[["operator", "executor"]].values.tolist()
         [['per_letter', 0]]
         """
-        explained = self._evidence().explanation(operator)
-        return replace(explained, sections=window_sections(self._describe(), operator))
+        explained, described = self._evidence().explanation(operator), self._describe()
+        components = {
+            f"component {one.name}": one.configuration
+            for one in described.components
+            if one.configuration and operator in (None, *one.operators)
+        }
+        return replace(explained, sections=window_sections(described, operator) | components)
 
     def plan(self, *, dry_run: bool = True) -> PlannedDecision:
         """Return what the control loop would decide now; nothing is changed.

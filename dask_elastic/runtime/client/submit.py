@@ -34,6 +34,7 @@ from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.restartable import check_restartable
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
+from dask_elastic.topology.windows.configuration import configuration
 from dask_elastic.vocab.errors import SubmitError, TopologyError
 
 if TYPE_CHECKING:
@@ -168,7 +169,9 @@ def described(
     return Submit(
         name=name,
         version=__version__,
-        summaries=tuple(_summary(component, inputs, options.checkpoint is not None) for component in components),
+        summaries=tuple(
+            _summary(topology, component, inputs, options.checkpoint is not None) for component in components
+        ),
         options=options,
         cores=_checked_cores(components, cores, options.paradigm),
         components=pickle_components(components),
@@ -218,7 +221,9 @@ def job_name(name: str | None, topology: Topology) -> str:
         raise SubmitError(str(error)) from error
 
 
-def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComponentSummary:
+def _summary(
+    topology: Topology, component: Component, inputs: Mapping[str, pa.Schema | None], durable: bool
+) -> ComponentSummary:
     operator = component.operator
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
@@ -232,6 +237,7 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
             "keys": operator.keys,
             "windowing": pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
             "reading": pickle.dumps(reading_of(operator)) if durable else None,
+            "configuration": str(configuration(topology, component.name)),
         }
     elif isinstance(operator, SourceOperator):
         source = operator.source

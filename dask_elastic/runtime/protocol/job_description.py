@@ -26,6 +26,8 @@ class ComponentDescription(NamedTuple):
         The kind of each of `operators`.
     windowing : bytes or None
         The windows of a stateful component: a pickled `Windowing`; None without any.
+    configuration : str
+        How a stateful component may be migrated, split and combined; see `topology.windows.configuration`.
     """
 
     name: str
@@ -35,6 +37,7 @@ class ComponentDescription(NamedTuple):
     pushed: bool
     kinds: tuple[str, ...] = ()
     windowing: bytes | None = None
+    configuration: str = ""
 
 
 @dataclass(frozen=True)

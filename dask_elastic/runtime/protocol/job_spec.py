@@ -147,6 +147,8 @@ class ComponentSummary:
         The windows of a stateful component: a pickled `Windowing`; None without any.
     rate : float or None
         Rows per second that a source declares, of all its instances; None if it declares none.
+    configuration : str
+        How a stateful component may be migrated, split and combined; see `topology.windows.configuration`.
     """
 
     name: str
@@ -168,6 +170,7 @@ class ComponentSummary:
     fused: tuple[tuple[str, bytes], ...] = ()
     windowing: bytes | None = None
     rate: float | None = None
+    configuration: str = ""
 
     def empty_state_of(self, operator: str) -> bytes | None:
         """Return the state of one of its computes before the first row, as an Arrow IPC stream."""

@@ -378,7 +378,9 @@ class JobRecord:
             nodes=self.spec.nodes,
             silent=tuple(sorted(self.silent.difference(self.spec.nodes))),
             components=tuple(
-                ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowing)
+                ComponentDescription(
+                    s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowing, s.configuration
+                )
                 for s in self.spec.summaries
             ),
             executors=self.measures(),

@@ -42,7 +42,7 @@ def time_columns(topology: OperatorGraph, producers: Sequence[str], where: str, 
     """
     found: dict[tuple[str, ...], Operator] = {}
     for operator in origins_of(topology, producers):
-        columns = _columns_of(operator)
+        columns = columns_of(operator)
         if not columns and needed:
             raise TopologyError(_unknown(operator, where))
         found.setdefault(columns, operator)
@@ -115,7 +115,8 @@ def origins_of(topology: OperatorGraph, producers: Sequence[str]) -> list[Operat
     return [operator for operator in waiting if not isinstance(operator, MapOperator | Filter)]
 
 
-def _columns_of(operator: Operator) -> tuple[str, ...]:
+def columns_of(operator: Operator) -> tuple[str, ...]:
+    """Return the columns with the event time of the rows of a source or a compute; none if they are not known."""
     if isinstance(operator, SourceOperator) and operator.source.event_time is not None:
         return (operator.source.event_time,)
     if isinstance(operator, Compute) and operator.windowing is not None and operator.windowing.time:

@@ -1,0 +1,20 @@
+"""State expires in event time as if all rows were processed one by one, under moves, losses and restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from expiry_scenario import ExpiryScenario
+
+SEEDS = 10
+
+
+@pytest.mark.parametrize("outages", [0.0, 0.25])
+def test_rows_and_timers_see_what_has_not_expired_by_the_watermark(outages):
+    happened = Counter()
+    for seed in range(SEEDS):
+        happened += ExpiryScenario(seed, outages).check().happened()
+    for what in ("records", "checkpoints", "moves across nodes", "removed keys"):
+        assert happened[what] > SEEDS // 3, what
+    assert not outages or happened["losses with replay"] > SEEDS // 3
