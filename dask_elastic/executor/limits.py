@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.executor.task import PENDING_BYTES
+from dask_elastic.migration.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class ExecutorLimits:
         The same if that thread reads a connection, or the logic may wait for something.
     pending_bytes : int
         Bound of a remote task's pending queue, which requests a flush when it is half full.
+    migration : str
+        How shards move between nodes, see `Strategy`.
     """
 
     inbox_time: float = 0.005
@@ -33,3 +36,4 @@ class ExecutorLimits:
     inline_time: float = 0.001
     hurried_time: float = 0.0002
     pending_bytes: int = PENDING_BYTES
+    migration: Strategy = "labelled"

@@ -30,6 +30,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.timer import DUE, Timer
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.state_record import TimersDue
 
 
 class TimerFunctionLogic(KeyFunctionLogic):
@@ -116,7 +117,7 @@ class TimerLogic:
             What the functions have returned.
         """
         record = batch.record
-        assert record is not None
+        assert isinstance(record, TimersDue)
         limits = {name: at for name, clock in self._clocks.items() if (at := record.limit(clock)) is not None}
         if self._store.key_schema is None or not self._bounds.reached(limits):
             return []
