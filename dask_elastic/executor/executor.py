@@ -118,7 +118,8 @@ class ElasticExecutor(ExecutorParts):
                 return None
             item: Item | None = None
             if taker.queue:
-                item = taker.queue.take_control() if taker.is_full else taker.queue.take(self._limit(taker))
+                only_control = taker.is_full or self.moves.stops(task)
+                item = taker.queue.take_control() if only_control else taker.queue.take(self._limit(taker))
             if isinstance(item, Work):
                 return self._sent(taker, item, now)
             if item is None:
@@ -135,7 +136,11 @@ class ElasticExecutor(ExecutorParts):
         with self.lock:
             taker = self.routes.tasks[task]
             # More rows may have arrived since the `Run` was returned.
-            if taker.queue.has_control or not self.routes.is_short(taker, self.measures.inline, seconds):
+            if (
+                self.moves.stops(task)
+                or taker.queue.has_control
+                or not self.routes.is_short(taker, self.measures.inline, seconds)
+            ):
                 return None
             item = taker.queue.take(self._limit(taker))
             return self._sent(taker, item, now) if isinstance(item, Work) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.executor.task import PENDING_BYTES
-from dask_elastic.migration.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class ExecutorLimits:
     pending_bytes : int
         Bound of a remote task's pending queue, which requests a flush when it is half full.
     migration : str
-        How shards move between nodes, see `Strategy`.
+        How shards move between nodes, one of `migration.strategy.STRATEGIES`.
     """
 
     inbox_time: float = 0.005
@@ -36,4 +35,4 @@ class ExecutorLimits:
     inline_time: float = 0.001
     hurried_time: float = 0.0002
     pending_bytes: int = PENDING_BYTES
-    migration: Strategy = "labelled"
+    migration: str = "labelled"

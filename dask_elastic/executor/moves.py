@@ -17,7 +17,6 @@ from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.migration.instant import InstantMove
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase, Route
-from dask_elastic.migration.strategy import Strategy
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 UNREQUESTED = -1
@@ -73,7 +72,7 @@ class Moves:
         routes: Routes,
         store: PrimaryState,
         patience: float = 0.0,
-        strategy: Strategy = "labelled",
+        strategy: str = "labelled",
         cuts: Cuts | None = None,
     ):
         self.routes = routes
@@ -150,8 +149,17 @@ class Moves:
         move = self.by_shard[shard] = LabelledMove(shard, source.number, target, route, now + self.patience)
         return self._act(move, move.handle(self._first_event(source)), now)
 
+    def stops(self, task: int) -> bool:
+        """Whether a task processes nothing, since a disruptive move is under way from it or to it."""
+        if self.strategy != "disruptive" or not self.by_shard:
+            return False
+        return any(
+            move.paused and not move.recovers and not move.route.same_node and task in (move.source, move.target)
+            for move in self.by_shard.values()
+        )
+
     def _first_event(self, source: Task) -> MoveEvent:
-        if self.patience <= 0:
+        if self.patience <= 0 or self.strategy == "disruptive":
             return MoveEvent.DEADLINE_PASSED
         if not source.at_home:
             return MoveEvent.SOURCE_REMOTE
@@ -309,7 +317,11 @@ class Moves:
         del self.by_shard[move.shard]
         if not move.recovers:
             self._record(move, now)
-        return _wakes(self.routes.resume(move.shard, move.target))
+        wakes = _wakes(self.routes.resume(move.shard, move.target))
+        if self.strategy == "disruptive":
+            stopped = [self.routes.tasks.get(task) for task in (move.source, move.target)]
+            wakes += _wakes([number for task in stopped if task is not None for number in self.routes.wake(task)])
+        return wakes
 
     def _record(self, move: LabelledMove, now: float) -> None:
         across = not move.route.same_node

@@ -218,7 +218,7 @@ class JobPart:
 
     def _build_executors(self, name: str, component: Component, operator: Compute) -> None:
         options, space = self.spec.options, self._spaces[name]
-        limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
+        limits = ExecutorLimits(options.inbox_time, options.balance_threshold, migration=options.migration)
         inputs = self.spec.inputs_of(name)
         timed = self._with_event_time(inputs)
         for identity in self.spec.instances(name):

@@ -17,16 +17,20 @@ MERGED = tuple(one for one in WINDOWINGS if isinstance(one.windows[0], EventWind
 
 @dataclass(frozen=True)
 class InstantScenario(WindowScenario):
-    """A `WindowScenario` with instant moves."""
+    """A `WindowScenario` with instant moves, or those of another strategy."""
+
+    strategy: str = "instant"
 
     @property
     def windowing(self) -> Windowing:
         return MERGED[self.seed % len(MERGED)]
 
     def _simulation(self, batches, shards, random, options) -> WindowSimulation:
-        limits = replace(options.limits, migration="instant")
-        # The old and the new owner of a shard process rows of one key at the same time.
-        return super()._simulation(batches, shards, random, replace(options, limits=limits, order=()))
+        options = replace(options, limits=replace(options.limits, migration=self.strategy))
+        if self.strategy == "instant":
+            # The old and the new owner of a shard process rows of one key at the same time.
+            options = replace(options, order=())
+        return super()._simulation(batches, shards, random, options)
 
 
 def actions_of(monkeypatch) -> Counter[str]:

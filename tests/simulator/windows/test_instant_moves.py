@@ -30,3 +30,11 @@ def test_results_are_those_of_all_rows_with_state_on_disk(monkeypatch, tmp_path)
     monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
     for seed in range(3):
         InstantScenario(seed).check()
+
+
+@pytest.mark.parametrize("outages", [0.0, 0.25])
+def test_results_are_those_of_all_rows_with_disruptive_moves(outages):
+    across = 0
+    for seed in range(6):
+        across += InstantScenario(seed, outages, strategy="disruptive").check().happened()["moves across nodes"]
+    assert across > 6
