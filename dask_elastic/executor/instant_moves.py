@@ -40,26 +40,43 @@ class HandedOver:
 
     Attributes
     ----------
-    aside : KeyedStore or None
-        The primary copy of the earlier owner's state; None before it is set aside.
+    is_aside : bool
+        Whether the primary copy of the earlier owner's state is set aside.
     partials : RecordBatch or None
-        The encoded state, once it is complete; None if there is none.
+        The encoded state that is set aside; None if there is none.
     has_arrived : bool
         Whether the target has got the shard's rows.
     """
 
-    __slots__ = ("aside", "has_arrived", "move", "partials")
+    __slots__ = ("_changed", "has_arrived", "is_aside", "move", "partials")
 
     def __init__(self, move: InstantMove):
         self.move = move
-        self.aside: KeyedStore | None = None
+        self.is_aside = False
         self.partials: pa.RecordBatch | None = None
+        self._changed: list[pa.RecordBatch] = []
         self.has_arrived = False
 
-    def complete(self) -> None:
-        """Take the partials, to which nothing is added any more."""
-        if self.aside is not None:
-            self.partials, self.aside = self.aside.extract(), None
+    def change(self, state: pa.RecordBatch) -> None:
+        """Note what the earlier owner has changed since."""
+        if state.num_rows:
+            self._changed.append(state)
+
+    def complete(self, empty: KeyedStore) -> None:
+        """Apply what has changed, to which nothing is added any more.
+
+        Parameters
+        ----------
+        empty : KeyedStore
+            A store without state.
+        """
+        changed, self._changed = self._changed, []
+        if not changed:
+            return
+        # Not when the shard is opened, which pauses it.
+        for state in changed if self.partials is None else [self.partials, *changed]:
+            empty.install(state)
+        self.partials = empty.extract()
 
 
 class InstantMoves:
@@ -185,15 +202,9 @@ class InstantMoves:
         handed = self._by_shard.get(shard)
         if handed is None or handed.move.phase is not InstantPhase.OPENING or handed.move.target != task:
             return False
-        if handed.aside is not None or handed.partials is not None:
-            return True
-        state = self.store.take_out(shard)
-        if handed.move.has_left:
-            handed.partials = state
-            return True
-        handed.aside = KeyedStore(self.store.shards, self.routes.space.shard_of)
-        if state is not None:
-            handed.aside.install(state)
+        if not handed.is_aside:
+            handed.partials = self.store.take_out(shard)
+            handed.is_aside = True
         return True
 
     def install(self, task: int, state: pa.RecordBatch, labelled: int | None) -> None:
@@ -209,14 +220,17 @@ class InstantMoves:
             The shard whose label the state came with.
         """
         for shard, handed in tuple(self._by_shard.items()):
-            if handed.move.source != task or handed.aside is None:
+            if handed.move.source != task or not handed.is_aside or handed.move.has_left:
                 continue
             of_shard = pc.equal(state.column(IDENTITY.index("__shard")), shard)
-            handed.aside.install(state.filter(of_shard))
+            handed.change(state.filter(of_shard))
             state = state.filter(pc.invert(of_shard))
             if shard == labelled:
-                handed.complete()
+                handed.complete(self._empty())
         self.store.install(state, dirty=self.store.track_dirty)
+
+    def _empty(self) -> KeyedStore:
+        return KeyedStore(self.store.shards, self.routes.space.shard_of)
 
     # records and partials
 
@@ -275,7 +289,7 @@ class InstantMoves:
         for _, handed in sorted(self._by_shard.items()):
             move = handed.move
             if move.source not in self.routes.tasks and not move.has_left:
-                handed.complete()
+                handed.complete(self._empty())
                 instructions += self._act(handed, move.handle(InstantEvent.SOURCE_LOST), now)
         return instructions
 
@@ -332,7 +346,7 @@ class InstantMoves:
 
     def _merge(self, handed: HandedOver, now: float) -> list[Instruction]:
         move = handed.move
-        handed.complete()
+        handed.complete(self._empty())
         del self._by_shard[move.shard]
         parts = deque(_parts(handed.partials))
         if not self.routes.table.paused[move.shard]:

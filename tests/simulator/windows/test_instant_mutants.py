@@ -56,7 +56,7 @@ def last_changes_of_the_source_are_lost(monkeypatch):
 
     def install(self, task, state, labelled):
         handed = self._by_shard.get(labelled)
-        if handed is None or handed.aside is None:
+        if handed is None or not handed.is_aside:
             self.store.install(state, dirty=self.store.track_dirty)
 
     monkeypatch.setattr(InstantMoves, "install", install)
@@ -103,7 +103,8 @@ def partials_of_a_lost_source_are_forgotten(monkeypatch):
     def inherit(self, heirs, now):
         for handed in self._by_shard.values():
             if handed.move.source not in self.routes.tasks and not handed.move.has_left:
-                handed.aside = None
+                handed.partials = None
+                handed._changed.clear()
         return real(self, heirs, now)
 
     monkeypatch.setattr(InstantMoves, "inherit", inherit)
