@@ -20,7 +20,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import ALL_SHARDS, Done, Flush, LabelReturned
-from dask_elastic.vocab.state_record import StateRecord
+from dask_elastic.vocab.state_record import PartialsMoved, TimersDue
 
 FIRST_ROWS = 64
 """Rows of a joined batch while the service rate is unknown."""
@@ -118,7 +118,8 @@ class ElasticExecutor(ExecutorParts):
                 return None
             item: Item | None = None
             if taker.queue:
-                item = taker.queue.take_control() if taker.is_full else taker.queue.take(self._limit(taker))
+                only_control = taker.is_full or self.moves.stops(task)
+                item = taker.queue.take_control() if only_control else taker.queue.take(self._limit(taker))
             if isinstance(item, Work):
                 return self._sent(taker, item, now)
             if item is None:
@@ -135,7 +136,11 @@ class ElasticExecutor(ExecutorParts):
         with self.lock:
             taker = self.routes.tasks[task]
             # More rows may have arrived since the `Run` was returned.
-            if taker.queue.has_control or not self.routes.is_short(taker, self.measures.inline, seconds):
+            if (
+                self.moves.stops(task)
+                or taker.queue.has_control
+                or not self.routes.is_short(taker, self.measures.inline, seconds)
+            ):
                 return None
             item = taker.queue.take(self._limit(taker))
             return self._sent(taker, item, now) if isinstance(item, Work) else None
@@ -199,11 +204,14 @@ class ElasticExecutor(ExecutorParts):
             self.measures.settled(work, by_shard, busy, now)
             if counts and not work.pieces[0].receipt.settled:
                 self.store.add_counts(counts)
+            merged = isinstance(work.record, PartialsMoved) and not work.pieces[0].receipt.settled
             instructions = self._receipts(work)
+            moves = len(self.moves)
+            if merged and work.record is not None:
+                instructions += self.moves.instant.merged(work.record, now)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
             self._pending_rows -= work.rows
-            moves = len(self.moves)
             instructions += self.moves.work_done(task, now)
             if len(self.moves) < moves:
                 # A move has arrived at once, or was cancelled because its target is draining.
@@ -211,8 +219,10 @@ class ElasticExecutor(ExecutorParts):
             if not owner.at_home:
                 instructions += [do.Wake(t) for t in self.routes.wake(owner)]
                 instructions += trim_request(owner)
-            if work.replay is not Replay.NONE and self.recovery.done(work.rows, now):
-                instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
+            if work.replay is not Replay.NONE:
+                self.recovery.done(work.rows, now)
+            if merged or work.replay is not Replay.NONE:
+                instructions += self._held_flushes()
             return instructions + self._finish()
 
     def emitted(self, nbytes: int, now: float) -> None:
@@ -248,11 +258,13 @@ class ElasticExecutor(ExecutorParts):
                 return []
         if message.state is not None:
             # Installing takes long: not under the lock that every batch takes.
-            self.store.install(message.state, dirty=self.store.track_dirty)
+            labelled = message.shard if isinstance(message, LabelReturned) else None
+            self.moves.instant.install(message.task, message.state, labelled)
         with self.lock:
             if isinstance(message, LabelReturned):
                 sender.pending.leave(message.shard, message.through)
-                return self.moves.label_returned(message.task, message.shard, now) + self._proceed(now)
+                instructions = self.moves.label_returned(message.task, message.shard, now) + self._proceed(now)
+                return instructions + self._held_flushes() + self._finish()
             if message.shard != ALL_SHARDS:
                 sender.pending.leave(message.shard, message.through)
                 return self.moves.flush_arrived(message.shard, now) + self._proceed(now)
@@ -280,9 +292,7 @@ class ElasticExecutor(ExecutorParts):
         self.flushes.lost(task.number for task in tasks)
         instructions = self.cores.replace(event.replacements)
         instructions += self.moves.inherit(self.cores.heirs(orphans, loads), now)
-        if not self.recovery.rows:
-            instructions += self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
-        return instructions + self._proceed(now)
+        return instructions + self._held_flushes() + self._proceed(now)
 
     # control
 
@@ -310,7 +320,7 @@ class ElasticExecutor(ExecutorParts):
             case events.LabelBack(task, shard):
                 return self.moves.label_returned(task, shard, now) + self._proceed(now)
             case events.StateInstalled(shard, task):
-                return self.moves.installed(shard, task, now) + self._proceed(now)
+                return self.moves.installed(shard, task, now) + self._proceed(now) + self._held_flushes()
             case events.MoveShard(shard, target):
                 return self.moves.begin(shard, target, now)
             case events.SetCores(by_node):
@@ -328,6 +338,7 @@ class ElasticExecutor(ExecutorParts):
                 return []
             case events.BarriersAligned(checkpoint):
                 self.cuts.begin(checkpoint)
+                self.moves.instant.cut_due()
             case events.CheckpointAbandoned(checkpoint):
                 self.cuts.give_up(checkpoint)
             case events.ClockTicked():
@@ -349,10 +360,11 @@ class ElasticExecutor(ExecutorParts):
         self.watermarks.inputs_advanced()
         return instructions
 
-    def _enter(self, record: StateRecord | None, now: float) -> list[do.Instruction]:
+    def _enter(self, record: TimersDue | None, now: float) -> list[do.Instruction]:
         """Route a state record behind the rows that arrived before; it counts as rows do until it is settled."""
         if record is None:
             return []
+        instructions = self.moves.instant.record_enters(now)
         block = self.records.block(record, self.routes.table, self.store.input_schema)
         receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
         receipt.row_bytes = RECORD_BYTES
@@ -365,14 +377,25 @@ class ElasticExecutor(ExecutorParts):
             self.store.event_time = record.event if before is None else max(record.event, before)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()
-        return [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
+        return instructions + [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
 
     def _flush(self, token: int) -> list[do.Instruction]:
-        if self.recovery.rows:
+        if self._lacks_state:
             # Until the replay is done the primary copy may lack what a lost task had processed.
             self.flushes.hold(token)
             return []
         return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
+
+    @property
+    def _lacks_state(self) -> bool:
+        """Whether flushes of all tasks would not bring the primary copy up to date."""
+        return self.recovery.rows > 0 or self.moves.instant.has_partials
+
+    def _held_flushes(self) -> list[do.Instruction]:
+        """Make the flush requests that waited for a replay, or for partials that are handed over."""
+        if self._lacks_state:
+            return []
+        return self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
 
     def _loads(self, now: float) -> np.ndarray:
         """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
@@ -387,9 +410,10 @@ class ElasticExecutor(ExecutorParts):
     def _finish(self) -> list[do.Instruction]:
         """Emit the watermark that is due; once no row is left, request the flush for a cut, and at the end the last."""
         due = self.watermarks.due()
-        if (token := self.cuts.flush_due(self._pending_rows)) is not None:
+        unsettled = self._pending_rows + self.moves.instant.has_partials
+        if (token := self.cuts.flush_due(unsettled)) is not None:
             due += self._flush(token)
-        if self.inputs.open or self._pending_rows or self._final_flush_requested:
+        if self.inputs.open or unsettled or self._final_flush_requested:
             return due
         self._final_flush_requested = True
         return due + self._flush(FINAL_FLUSH)

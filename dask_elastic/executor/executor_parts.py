@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.control_records.inputs import Inputs
-from dask_elastic.executor.control_records.state_records import Grid, StateRecords
+from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA, Grid, StateRecords
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
 from dask_elastic.executor.flushes import Flushes
@@ -16,14 +17,16 @@ from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import ExecutorMeasure, Measures
 from dask_elastic.executor.moves import MoveRecord, Moves
+from dask_elastic.executor.piece import Piece, Receipt, sorted_block
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import first_tasks
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.state.codec import IDENTITY
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
-from dask_elastic.vocab.state_record import Clock
+from dask_elastic.vocab.state_record import Clock, PartialsMoved
 
 
 class ExecutorParts:
@@ -59,12 +62,12 @@ class ExecutorParts:
         self.lock = make_lock()
         self.store = PrimaryState(space.shards, space.shard_of, make_lock)
         self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
-        self.moves = Moves(self.routes, self.store, self.limits.patience)
+        self.cuts = Cuts()
+        self.moves = Moves(self.routes, self.store, self.limits.patience, self.limits.migration, self.cuts)
         self.cores = Cores(self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes)
         self.recovery = Recovery(identity, self.routes)
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
-        self.cuts = Cuts()
         self.records = StateRecords(space, clocks, grid, identity.index)
         self.finished = False
         self.task_ended: Callable[[], None] = lambda: None
@@ -74,9 +77,25 @@ class ExecutorParts:
         self.watermarks = Watermarks(self.inputs, self.lock, delay)
         self._pending_rows = 0
         self._final_flush_requested = False
+        self.moves.instant.enter = self._enter_partials
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
+
+    def _enter_partials(self, state: pa.RecordBatch, shard: int, now: float) -> Piece:
+        """Enter partials that a shard's owner merges; they count as rows do until they are settled."""
+        described = dict(state.schema.metadata or {})
+        if self.store.input_schema is not None:
+            described[INPUT_SCHEMA] = self.store.input_schema.serialize().to_pybytes()
+        state = state.replace_schema_metadata(described)
+        receipt = Receipt(self.identity, 0, state.num_rows, now, now)
+        receipt.row_bytes = state.nbytes / state.num_rows
+        receipt.reached = self.records.stamp(self.store.event_time)
+        receipt.span = self.watermarks.arrived()
+        self._pending_rows += receipt.rows
+        hashes = state.column(IDENTITY.index("__hash")).to_numpy()
+        block = sorted_block(state, hashes, self.routes.space, self.routes.table)
+        return Piece(block._replace(record=PartialsMoved(shard)), 0, receipt.rows, receipt)
 
     @property
     def pending_rows(self) -> int:

@@ -58,6 +58,15 @@ class InstallState:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenShard:
+    """Set a shard's primary copy aside and let `task` begin without state; `StateInstalled` follows."""
+
+    shard: int
+    task: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFlush:
     """Request the dirty state of a remote task, or of one `shard` of it."""
 
@@ -92,5 +101,15 @@ class Cut:
 
 
 Instruction = (
-    Wake | Run | Release | StartTask | InstallState | RequestFlush | FlushComplete | EmitWatermark | Cut | Finished
+    Wake
+    | Run
+    | Release
+    | StartTask
+    | InstallState
+    | OpenShard
+    | RequestFlush
+    | FlushComplete
+    | EmitWatermark
+    | Cut
+    | Finished
 )

@@ -25,6 +25,8 @@ class ExecutorLimits:
         The same if that thread reads a connection, or the logic may wait for something.
     pending_bytes : int
         Bound of a remote task's pending queue, which requests a flush when it is half full.
+    migration : str
+        How shards move between nodes, one of `migration.strategy.STRATEGIES`.
     """
 
     inbox_time: float = 0.005
@@ -33,3 +35,4 @@ class ExecutorLimits:
     inline_time: float = 0.001
     hurried_time: float = 0.0002
     pending_bytes: int = PENDING_BYTES
+    migration: str = "labelled"

@@ -7,13 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
+from dask_elastic.executor.control_records.cuts import Cuts
+from dask_elastic.executor.instant_moves import InstantMoves
 from dask_elastic.executor.instructions import InstallState, Instruction, RequestFlush, Wake
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
+from dask_elastic.migration.instant import InstantMove
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase, Route
-from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 UNREQUESTED = -1
@@ -42,10 +45,15 @@ class Moves:
     ----------
     routes : Routes
         Table, tasks and queues.
-    store : KeyedStore
+    store : PrimaryState
         The primary copy; only its ownership marks are changed here.
     patience : float
         Seconds for which a move waits until its source is idle; a saturated source never is.
+    strategy : str
+        How shards move between nodes (decision 75). Within a node, after a loss, and while a checkpoint is due, they
+        always move by labels.
+    cuts : Cuts, optional
+        The cuts of the state.
 
     Attributes
     ----------
@@ -53,29 +61,43 @@ class Moves:
         The moves, by shard.
     finished, finished_across : int
         Moves that have arrived, recoveries not counted: all of them, and those between nodes.
+    instant : InstantMoves
+        The moves that are instant; not in `by_shard`.
     recent : deque of MoveRecord
         The newest of these, oldest first.
     """
 
-    def __init__(self, routes: Routes, store: KeyedStore, patience: float = 0.0):
+    def __init__(
+        self,
+        routes: Routes,
+        store: PrimaryState,
+        patience: float = 0.0,
+        strategy: str = "labelled",
+        cuts: Cuts | None = None,
+    ):
         self.routes = routes
+        self.cuts = cuts or Cuts()
         self.store = store
         self.patience = patience
         self.by_shard: dict[int, LabelledMove] = {}
+        self.strategy = strategy
+        self.instant = InstantMoves(routes, store, patience)
+        self.instant.arrived = self._record_instant
         self.finished = 0
         self.finished_across = 0
         self.recent: deque[MoveRecord] = deque(maxlen=1_000)
 
     def __contains__(self, shard: int) -> bool:
-        return shard in self.by_shard
+        return shard in self.by_shard or shard in self.instant
 
     def __len__(self) -> int:
-        return len(self.by_shard)
+        return len(self.by_shard) + len(self.instant)
 
     @property
     def paused(self) -> set[int]:
         """The shards whose routing is paused."""
-        return {shard for shard, move in self.by_shard.items() if move.paused}
+        paused = {shard for shard, move in self.by_shard.items() if move.paused}
+        return paused | {move.shard for move in self.instant.moves if move.is_paused}
 
     @property
     def mean_pause(self) -> float:
@@ -85,7 +107,8 @@ class Moves:
 
     def targets(self) -> dict[int, int]:
         """Return the target task of each shard that has a move."""
-        return {shard: move.target for shard, move in self.by_shard.items()}
+        instant = {move.shard: move.target for move in self.instant.moves}
+        return {shard: move.target for shard, move in self.by_shard.items()} | instant
 
     def begin(self, shard: int, target: int, now: float) -> list[Instruction]:
         """Move a shard to `target`; does nothing if `target` owns it already.
@@ -114,18 +137,29 @@ class Moves:
         state and keeps processing the shard meanwhile; the label then brings only what changed since.
         """
         move = self.by_shard.get(shard)
-        if move is not None and not move.paused:
+        if shard in self.instant or (move is not None and not move.paused):
             raise MoveRefused(f"shard {shard} is about to move already: wait until it has arrived")
         self.routes.check_move(shard, target)
         source, destination = self.routes.tasks[int(self.routes.table.owner[shard])], self.routes.tasks[target]
         if source is destination:
             return []
         route = Route(source.node == destination.node, destination.at_home)
+        if self.strategy == "instant" and not route.same_node and not self.cuts.under_way:
+            return self.instant.begin(shard, source, destination, now)
         move = self.by_shard[shard] = LabelledMove(shard, source.number, target, route, now + self.patience)
         return self._act(move, move.handle(self._first_event(source)), now)
 
+    def stops(self, task: int) -> bool:
+        """Whether a task processes nothing, since a disruptive move is under way from it or to it."""
+        if self.strategy != "disruptive" or not self.by_shard:
+            return False
+        return any(
+            move.paused and not move.recovers and not move.route.same_node and task in (move.source, move.target)
+            for move in self.by_shard.values()
+        )
+
     def _first_event(self, source: Task) -> MoveEvent:
-        if self.patience <= 0:
+        if self.patience <= 0 or self.strategy == "disruptive":
             return MoveEvent.DEADLINE_PASSED
         if not source.at_home:
             return MoveEvent.SOURCE_REMOTE
@@ -141,15 +175,15 @@ class Moves:
 
     def work_done(self, task: int, now: float) -> list[Instruction]:
         """Continue the moves that wait for a task, after it has finished a unit of work."""
+        instructions = self.instant.work_done(task, now)
         if not self.by_shard:
-            return []
+            return instructions
         idle = not self.routes.tasks[task].in_flight
         ready = [
             move
             for move in self.by_shard.values()
             if move.phase is Phase.WAITING and move.source == task and (idle or now >= move.deadline)
         ]
-        instructions: list[Instruction] = []
         for move in ready:
             if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
                 event = MoveEvent.TARGET_DRAINING
@@ -166,6 +200,9 @@ class Moves:
         ProtocolError
             If no move of the shard from this task waits for a label.
         """
+        continued = self.instant.label_returned(task, shard, now)
+        if continued is not None:
+            return continued
         move = self.by_shard.get(shard)
         if move is None or move.source != task:
             raise ProtocolError(f"task {task} returned a label of shard {shard}, but the shard has no move from there")
@@ -185,6 +222,9 @@ class Moves:
         if task not in self.routes.tasks:
             # The task was lost meanwhile, and the shard is being installed at another.
             return []
+        continued = self.instant.installed(shard, now)
+        if continued is not None:
+            return continued
         move = self.by_shard.get(shard)
         if move is None or move.target != task:
             raise ProtocolError(f"shard {shard} was installed at task {task}, but it has no move to there")
@@ -201,10 +241,12 @@ class Moves:
             move.handle(MoveEvent.SOURCE_LOST if move.source in lost else MoveEvent.TARGET_LOST)
             del self.by_shard[move.shard]
         found = {shard for shard, move in self.by_shard.items() if move.target in lost}
+        found |= self.instant.orphans(lost)
+        moving = {*self.by_shard, *(move.shard for move in self.instant.moves)}
         for task in sorted(lost):
             for shard in self.routes.table.shards_of(task).tolist():
-                if shard not in self.by_shard:
-                    self.routes.orphan(shard)
+                if shard not in moving:
+                    self.routes.hold(shard)
                     found.add(shard)
         return found
 
@@ -223,8 +265,9 @@ class Moves:
         list of Instruction
             What the driver carries out.
         """
-        instructions: list[Instruction] = []
-        for shard in sorted(heirs):
+        instructions = self.instant.inherit(heirs, now)
+        moving = {move.shard for move in self.instant.moves}
+        for shard in sorted({*heirs} - moving):
             heir = self.routes.tasks[heirs[shard]]
             move = self.by_shard.get(shard)
             if move is None:
@@ -274,7 +317,11 @@ class Moves:
         del self.by_shard[move.shard]
         if not move.recovers:
             self._record(move, now)
-        return _wakes(self.routes.resume(move.shard, move.target))
+        wakes = _wakes(self.routes.resume(move.shard, move.target))
+        if self.strategy == "disruptive":
+            stopped = [self.routes.tasks.get(task) for task in (move.source, move.target)]
+            wakes += _wakes([number for task in stopped if task is not None for number in self.routes.wake(task)])
+        return wakes
 
     def _record(self, move: LabelledMove, now: float) -> None:
         across = not move.route.same_node
@@ -282,9 +329,15 @@ class Moves:
         self.finished_across += across
         self.recent.append(MoveRecord(move.shard, move.source, move.target, across, now, now - move.paused_at))
 
+    def _record_instant(self, move: InstantMove, now: float) -> None:
+        self.finished += 1
+        self.finished_across += 1
+        self.recent.append(MoveRecord(move.shard, move.source, move.target, True, now, now - move.paused_at))
+
     def touches(self, task: int) -> bool:
         """Whether the task is the source or the target of a move."""
-        return any(task in (move.source, move.target) for move in self.by_shard.values())
+        moves: list[LabelledMove | InstantMove] = [*self.by_shard.values(), *self.instant.moves]
+        return any(task in (move.source, move.target) for move in moves)
 
 
 def _wakes(tasks: list[int]) -> list[Instruction]:

@@ -25,6 +25,7 @@ from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.chosen_rows import ChosenRows, EvaluationCosts
+from dask_elastic.vocab.state_record import PartialsMoved
 
 
 class Processor:
@@ -91,6 +92,10 @@ class Processor:
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
+        if isinstance(batch.record, PartialsMoved):
+            assert isinstance(self.windows, WindowLogic), "only windows whose partials can be merged hand them over"
+            self.windows.merge(batch, self.error_policy)
+            return []
         if batch.record is not None:
             assert self.firing is not None, (
                 "the operator has a clock of event time or timers, and no aggregates without windows"

@@ -250,11 +250,12 @@ class RemotePart:
         match message:
             case Label(_, shard, stays):
                 return [self._label(target, shard, stays)]
-            case Install(task, shard, state):
+            case Install(task, shard, state, fresh):
                 with self._moving:
                     self._leaving.discard(shard)
-                    if state is not None:
+                    if state is not None or fresh:
                         self.store.drop([shard])
+                    if state is not None:
                         self.store.install(state)
                     self.store.grant(shard, task)
                 return []

@@ -16,6 +16,12 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused
+from dask_elastic.vocab.state_record import TimersDue
+
+
+def closes(piece: Piece) -> bool:
+    """Whether a piece is a state record by which windows close."""
+    return isinstance(piece.block.record, TimersDue)
 
 
 class Routes:
@@ -129,8 +135,43 @@ class Routes:
             queue.put(piece)
         return self.wake(self.tasks[target])
 
-    def orphan(self, shard: int) -> None:
-        """Stop routing a shard whose task is lost."""
+    def resume_until_record(self, shard: int, target: int) -> list[int]:
+        """Route a paused shard to `target`, which gets the rows before the first closing record that waits.
+
+        If there is one, the shard stays paused. Returns the tasks to wake.
+        """
+        pieces = self.waiting[shard]
+        before = next((place for place, piece in enumerate(pieces) if closes(piece)), len(pieces))
+        taken = [pieces.popleft() for _ in range(before)]
+        held = self.waiting.pop(shard)
+        self.table = self.table.moved(shard, target)
+        if held:
+            self.hold(shard)
+            self.waiting[shard] = held
+        for piece in taken:
+            self.tasks[target].queue.put(piece)
+        return self.wake(self.tasks[target]) if taken else []
+
+    def has_record(self, shard: int) -> bool:
+        """Whether a closing record waits for a paused shard."""
+        return any(map(closes, self.waiting[shard]))
+
+    def put_before_record(self, shard: int, pieces: Iterable[Piece]) -> None:
+        """Let work of a paused shard wait before its first closing record."""
+        waiting = self.waiting[shard]
+        place = next(place for place, piece in enumerate(waiting) if closes(piece))
+        for offset, piece in enumerate(pieces):
+            waiting.insert(place + offset, piece)
+
+    def put(self, shard: int, piece: Piece) -> list[int]:
+        """Enqueue work of a shard behind what waits; returns the tasks to wake."""
+        if self.table.paused[shard]:
+            self.waiting[shard].append(piece)
+            return []
+        return self._put(int(self.table.owner[shard]), piece)
+
+    def hold(self, shard: int) -> None:
+        """Stop routing a shard; what waits in the queue of its task stays there."""
         self.table = self.table.pause(shard)
         self.waiting[shard] = deque()
 

@@ -31,6 +31,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.timer import DUE, Timer
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.state_record import TimersDue
 
 
 class TimerFunctionLogic(KeyFunctionLogic):
@@ -119,7 +120,7 @@ class TimerLogic:
             What the functions have returned.
         """
         record = batch.record
-        assert record is not None
+        assert isinstance(record, TimersDue)
         limits = {name: at for name, clock in self._clocks.items() if (at := record.limit(clock)) is not None}
         if self._store.key_schema is None or not self._bounds.reached(limits):
             return []
@@ -247,7 +248,7 @@ class EventExpiry:
     def fire(self, batch: Batch, policy: ErrorPolicy) -> list[pa.RecordBatch]:
         """Process a state record for the shards that it is addressed to; see `TimerLogic.fire`."""
         record = batch.record
-        assert record is not None
+        assert isinstance(record, TimersDue)
         outputs = [] if self._timers is None else self._timers.fire(batch, policy)
         # The end of the input is no event time: what has not expired by the last watermark stays readable.
         if record.event is not None and not record.last and self._store.key_schema is not None:

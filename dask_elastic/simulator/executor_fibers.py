@@ -23,7 +23,7 @@ from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.state_record import StateRecord
+from dask_elastic.vocab.state_record import TimersDue
 from dask_elastic.vocab.watermark import Watermark
 
 MOST_TORN_STEPS = 40
@@ -57,7 +57,7 @@ class FollowedExecutor(ElasticExecutor):
                 self.world.ledger.settled(self.identity, work)
         return super().done(task, number, busy, now, waited, counts)
 
-    def _enter(self, record: StateRecord | None, now: float) -> list[do.Instruction]:
+    def _enter(self, record: TimersDue | None, now: float) -> list[do.Instruction]:
         """Enter the record in the ledger, then route it."""
         if record is not None:
             self.world.record("state record {}", record)

@@ -12,7 +12,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.state_record import StateRecord
+from dask_elastic.vocab.state_record import PartialsMoved, StateRecord
 
 
 class _Shards:
@@ -64,7 +64,7 @@ class RecordLedger:
         """
         found = self._shards(executor, space)
         for piece in work.pieces:
-            if piece.receipt.settled:
+            if piece.receipt.settled or isinstance(work.record, PartialsMoved):
                 continue
             counts = piece.rows_by_shard(space)
             for shard in np.flatnonzero(counts).tolist():

@@ -188,6 +188,31 @@ class KeyedStore(StoredKeys):
             state = self._copy(shards, dirty_only, dirty_only if clear is None else clear)
         return encode(state)
 
+    def take_out(self, shard: int) -> pa.RecordBatch | None:
+        """Return the encoded state of a shard, and delete it; with tombstones if changes are marked.
+
+        No task may access the shard meanwhile.
+
+        Parameters
+        ----------
+        shard : int
+            The shard.
+
+        Returns
+        -------
+        RecordBatch or None
+            As `extract` returns it.
+        """
+        with self._lock:
+            if self._keys is None:
+                return None
+            state = self._copy([shard], dirty_only=False, clear=False)
+            slots = self._of_shards([shard])
+            with self._all_gates():
+                live = slots[(self.slots.marks.take(slots) & LIVE) != 0]
+                self.slots.reset(live, TOMBSTONE if self.track_dirty else EMPTY)
+        return encode(state)
+
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
         """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.
 

@@ -68,11 +68,15 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Home to remote: the task owns the shard from now on; `state` is its primary copy, None to keep local state."""
+    """Home to remote: the task owns the shard from now on; `state` is its primary copy.
+
+    Without `state` the task keeps what its node has of the shard, or, if `fresh`, begins without state.
+    """
 
     task: int
     shard: int
     state: pa.RecordBatch | None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,5 +34,17 @@ class TimersDue(NamedTuple):
         return self.event if clock == "event" else self.processing
 
 
-StateRecord: TypeAlias = TimersDue
+class PartialsMoved(NamedTuple):
+    """Partial aggregates that the earlier owner of a shard has handed over are merged; the rows are their encoding.
+
+    Parameters
+    ----------
+    shard : int
+        The shard.
+    """
+
+    shard: int
+
+
+StateRecord: TypeAlias = TimersDue | PartialsMoved
 """Whatever changes state in order with the rows; further kinds join this union."""

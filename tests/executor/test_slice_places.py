@@ -20,6 +20,7 @@ from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.state import KeyedStore
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.vocab.errors import UserCodeError
+from dask_elastic.vocab.state_record import TimersDue
 
 GROUPS = 8
 SCHEMA = pa.schema({"key": pa.string(), "at": pa.timestamp("us"), "value": pa.int64()})
@@ -35,6 +36,7 @@ STEPS = st.lists(
         st.integers(1, 12),
         st.tuples(st.just("record"), st.integers(0, 9), st.booleans()),
         st.tuples(st.just("move"), st.integers(0, GROUPS - 1), st.integers(1, 2)),
+        st.tuples(st.just("hand over"), st.integers(0, GROUPS - 1), st.integers(1, 2)),
         st.just("pack"),
     ),
     min_size=4,
@@ -62,6 +64,8 @@ class Tasks:
         self.reached = None
         self.began = False
         self.wanted: dict[tuple[str, int, int], list[int]] = {}
+        # Partials that owners of shards have handed over, and the next owners have not merged.
+        self.handed: list[tuple[int, pa.RecordBatch]] = []
 
     def rows(self, rows, base):
         """Process rows, at times from that of the last record on, or from somewhat before."""
@@ -84,15 +88,32 @@ class Tasks:
                         self.wanted.setdefault((key, begin, begin + window.length), []).append(value)
         self.began = True
 
+    def hand_over(self, shard, task):
+        """Let a task begin with a shard, without the state that this has so far."""
+        self.merge()
+        state = self.store.take_out(shard)
+        if state is not None and state.num_rows:
+            described = {**state.schema.metadata, INPUT_SCHEMA: SCHEMA.serialize().to_pybytes()}
+            self.handed.append((shard, state.replace_schema_metadata(described)))
+        self.store.revoke(shard)
+        self.store.grant(shard, task)
+
+    def merge(self):
+        """Let the owners of shards merge what is handed over."""
+        for shard, state in self.handed:
+            self.logics[int(self.store.owner[shard])].merge(SimpleNamespace(rows=state), self.policy)
+        self.handed.clear()
+
     def record(self, until, split=False):
         """Close instances in both tasks, and compare their results."""
+        self.merge()
         metadata = {INPUT_SCHEMA: SCHEMA.serialize().to_pybytes()} if self.began else {}
         found = []
         for task, logic in self.logics.items():
             owned = np.flatnonzero(self.store.owner == task)
             for shards in (owned[::2], owned[1::2]) if split else (owned,):
                 rows = pa.record_batch({"shard": pa.array(shards, pa.int32())}).replace_schema_metadata(metadata)
-                batch = SimpleNamespace(record=SimpleNamespace(event=until), rows=rows, reached=self.reached)
+                batch = SimpleNamespace(record=TimersDue(event=until), rows=rows, reached=self.reached)
                 for results in logic.fire(batch, self.policy):
                     found += results.to_pylist()
         made = [
@@ -119,6 +140,8 @@ class Tasks:
             elif step[0] == "move":
                 self.store.revoke(step[1])
                 self.store.grant(step[1], step[2])
+            elif step[0] == "hand over":
+                self.hand_over(step[1], step[2])
             else:
                 base += step[1]
                 self.record(base, step[2])

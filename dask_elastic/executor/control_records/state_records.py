@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor.piece import Block, Receipt, sorted_block
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
-from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, Clock, StateRecord, TimersDue
+from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, Clock, TimersDue
 
 INPUT_SCHEMA = b"dask_elastic.input_schema"
 """In the metadata of a record's rows: the executor's input schema, which remote tasks without rows do not know."""
@@ -93,7 +93,7 @@ class StateRecords:
             return None
         return BEGINNING if event_time is None else event_time
 
-    def reached(self, event_time: int | None) -> StateRecord | None:
+    def reached(self, event_time: int | None) -> TimersDue | None:
         """Return the record for an event time that the inputs have reached; None if it fires no timer."""
         if "event" not in self.clocks or event_time is None:
             return None
@@ -104,7 +104,7 @@ class StateRecords:
         self._event = event_time
         return TimersDue(event=event_time)
 
-    def ticked(self, now: float) -> StateRecord | None:
+    def ticked(self, now: float) -> TimersDue | None:
         """Return the record for a time of the home's clock, in seconds; None if it fires no timer, or many wait."""
         time = int(now * 1e6)
         while self._ticks and not self._ticks[0].rows:
@@ -114,11 +114,11 @@ class StateRecords:
         self._processing = time
         return TimersDue(processing=time)
 
-    def ended(self) -> StateRecord | None:
+    def ended(self) -> TimersDue | None:
         """Return the record for the end of the input, at which all timers fire; None without timers."""
         return TimersDue(END_OF_TIME, END_OF_TIME, last=True) if self.clocks else None
 
-    def block(self, record: StateRecord, table: ShardTable, input_schema: pa.Schema | None = None) -> Block:
+    def block(self, record: TimersDue, table: ShardTable, input_schema: pa.Schema | None = None) -> Block:
         """Return the block of a record, addressed to all shards."""
         if input_schema is not None and self._rows.schema.metadata is None:
             described = {INPUT_SCHEMA: input_schema.serialize().to_pybytes()}
@@ -127,7 +127,7 @@ class StateRecords:
             self._sorted = table, sorted_block(self._rows, self._groups, self._space, table)
         return self._sorted[1]._replace(record=record)
 
-    def entered(self, record: StateRecord, receipt: Receipt) -> None:
+    def entered(self, record: TimersDue, receipt: Receipt) -> None:
         """Note the accounting of a record that is routed."""
         if record.event is None:
             self._ticks.append(receipt)

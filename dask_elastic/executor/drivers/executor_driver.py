@@ -213,11 +213,8 @@ class ExecutorDriver:
 
     def wake_all(self) -> None:
         """Wake every task and the emitter, so that they see that the job has ended."""
-        for bell in list(self._bells.values()):
+        for bell in [*self._bells.values(), self._emitter]:
             bell.ring()
-        self._emitter.ring()
-
-    # what a lost node was processing
 
     def processing_on(self, node: int) -> dict[int, int]:
         """Return the sub-batch that each task on a node is processing, as far as the home knows: number by task.
@@ -280,8 +277,8 @@ class ExecutorDriver:
                     yield partial(self.host.release, origin, nbytes, wanted_more)
                 case do.StartTask(task, node, shards):
                     yield from self._start_task(task, node, shards)
-                case do.InstallState(shard, task, node, copy):
-                    pending.extend((yield from self._install(shard, task, node, copy)))
+                case do.InstallState() | do.OpenShard() as install:
+                    pending.extend((yield from self._install(install)))
                 case do.RequestFlush(task, node, token, shard):
                     yield from self._send(node, m.FlushRequest(task, token, shard))
                 case do.FlushComplete(token):
@@ -325,10 +322,14 @@ class ExecutorDriver:
         yield from self._send(node, m.StartTask(task, shards))
         yield from self._feed(task, node)
 
-    def _install(self, shard: int, task: int, node: int, copy: bool) -> Steps[list[do.Instruction]]:
-        """Send a shard's state to a node; returns the instructions that follow once it is sent."""
-        state = self.executor.store.extract([shard]) if copy else None
-        yield from self._send(node, m.Install(task, shard, state))
+    def _install(self, install: do.InstallState | do.OpenShard) -> Steps[list[do.Instruction]]:
+        """Send a shard's state, or the shard without it, to a node; returns the instructions that follow."""
+        shard, task = install.shard, install.task
+        if isinstance(install, do.InstallState):
+            state = self.executor.store.extract([shard]) if install.copy else None
+            yield from self._send(install.node, m.Install(task, shard, state))
+        elif self.executor.moves.instant.open(shard, task) and install.node != self.executor.home:
+            yield from self._send(install.node, m.Install(task, shard, None, fresh=True))
         return self.executor.handle(events.StateInstalled(shard, task), self.host.now())
 
     def _send(self, node: int, message: m.ToRemote) -> Steps[None]:
@@ -432,11 +433,10 @@ class ExecutorDriver:
                 case m.Outputs():
                     if self.executor.links.leaves(item):
                         yield partial(self.host.deliver, item.deliveries)
-                case events.NodeLeft():
+                case events.NodeLeft() | events.NodeReturned():
                     yield from self.handle(item)
-                    self._leaving.discard(item.node)
-                case events.NodeReturned():
-                    yield from self.handle(item)
+                    if isinstance(item, events.NodeLeft):
+                        self._leaving.discard(item.node)
                 case _:
                     yield from self._take_back(item)
             with self._emitter_lock:

@@ -23,6 +23,7 @@ from dask_elastic.state.slots import LIVE, Column, SlotArrays
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.state_record import TimersDue
 
 
 class _Due(NamedTuple):
@@ -107,7 +108,7 @@ class AsOfJoin(JoinLogic):
         list of RecordBatch
             The results.
         """
-        assert batch.record is not None
+        assert isinstance(batch.record, TimersDue)
         assert batch.hashes is not None
         reached = batch.record.limit("event")
         if reached is None:

@@ -15,6 +15,7 @@ from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.state_record import TimersDue
 
 _NUMBER_BITS = np.uint64(46)
 """Numbers of rows are below 2**46, so that a word orders pairs by the place of one row and the number of the other."""
@@ -122,7 +123,7 @@ class IntervalJoin(JoinLogic):
         list of RecordBatch
             Rows without a match.
         """
-        assert batch.record is not None
+        assert isinstance(batch.record, TimersDue)
         assert batch.hashes is not None
         reached = batch.record.limit("event")
         if reached is None:

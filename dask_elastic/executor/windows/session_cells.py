@@ -6,6 +6,9 @@ import numpy as np
 
 from dask_elastic.executor.windows.cells import Assigned
 from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.state.session import Located
+from dask_elastic.state.slot_search import Mask
+from dask_elastic.state.slots import Column
 from dask_elastic.topology.windowing import SessionWindow, Windowing
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -57,3 +60,13 @@ class SessionCells:
         counts = RowCounts(on_time=len(taken) - corrected, corrected=corrected, late=count)
         closed = np.zeros(len(taken), np.bool_)
         return Assigned(rows, np.arange(len(taken)), numbers, taken, taken, closed, counts, late if count else None)
+
+
+def bounds_of_rows(times: Times, located: Located, known: Mask, before: list[Column]) -> list[Times]:
+    """Return the times of the first and the last row of each cell."""
+    ordered, starts = times.take(located.grouping.order), located.grouping.starts
+    first, last = np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts)
+    return [
+        np.where(known, np.minimum(before[0], first), first),
+        np.where(known, np.maximum(before[1], last), last),
+    ]

@@ -34,7 +34,7 @@ from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.row_counts import RowCounts
-from dask_elastic.vocab.state_record import BEGINNING
+from dask_elastic.vocab.state_record import BEGINNING, TimersDue
 
 _START, _END, _HASH, _CHECK, _SHOWN, _FRESH = 0, 1, 2, 3, 4, 7
 """Positions of the fields that follow those of the aggregates."""
@@ -234,7 +234,7 @@ class SessionLogic:
             The withdrawals of results that are replaced, then the results.
         """
         record = batch.record
-        assert record is not None
+        assert isinstance(record, TimersDue)
         if record.event is None or self._store.key_schema is None:
             return []
         described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)

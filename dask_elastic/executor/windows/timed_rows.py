@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.executor.windows.cells import Assigned
 from dask_elastic.executor.windows.event_times import Times, microseconds
 from dask_elastic.state.index import Words
+from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.windowing import Windowing
-from dask_elastic.vocab.chosen_rows import ChosenRows, copied
+from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 
 
 class TimedRows(NamedTuple):
@@ -62,3 +64,12 @@ class TimedRows(NamedTuple):
             columns = [rows.column(name) for name in windowing.time]
         named = zip(columns, windowing.time, strict=True)
         return cls(rows, hashes, [microseconds(column, name) for column, name in named], untimed)
+
+
+def part_of_rows(
+    rows: pa.RecordBatch | ChosenRows, hashes: Words, assigned: Assigned, chosen: Mask
+) -> tuple[pa.RecordBatch | ChosenRows, Words, Assigned]:
+    """Return some of the rows."""
+    positions = np.flatnonzero(chosen)
+    cells = None if assigned.cells is None else assigned.cells.take(positions)
+    return taken(rows, positions), hashes.take(positions), assigned._replace(rows=None, cells=cells)

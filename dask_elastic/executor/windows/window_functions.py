@@ -34,7 +34,7 @@ from dask_elastic.topology.windows.instances import Instances
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.row_counts import RowCounts
-from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME
+from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, TimersDue
 
 
 class WindowFunctions:
@@ -216,7 +216,7 @@ class WindowFunctions:
             The results.
         """
         record = batch.record
-        assert record is not None
+        assert isinstance(record, TimersDue)
         described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)
         if record.event is None or self._store.key_schema is None or described is None:
             # No row had arrived before the record.

@@ -21,10 +21,11 @@ from dask_elastic.executor.windows.closing import (
     merged_slices,
 )
 from dask_elastic.executor.windows.event_times import Times, timestamps
+from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
-from dask_elastic.executor.windows.session_cells import SessionCells
+from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows
 from dask_elastic.executor.windows.slice_places import SlicePlaces
-from dask_elastic.executor.windows.timed_rows import TimedRows
+from dask_elastic.executor.windows.timed_rows import TimedRows, part_of_rows
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
@@ -47,7 +48,7 @@ from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
-from dask_elastic.vocab.state_record import BEGINNING
+from dask_elastic.vocab.state_record import BEGINNING, TimersDue
 
 Rows: TypeAlias = pa.RecordBatch | ChosenRows
 
@@ -182,8 +183,8 @@ class WindowLogic:
                 apart[first] = False
                 chosen = apart.take(assigned.cells)
                 if chosen.any():
-                    writes.append(self._added_apart(bound, *_part(rows, hashes, assigned, chosen), places))
-                    rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+                    writes.append(self._added_apart(bound, *part_of_rows(rows, hashes, assigned, chosen), places))
+                    rows, hashes, assigned = part_of_rows(rows, hashes, assigned, ~chosen)
                     continue
             found = self._located(bound, rows, hashes, assigned, of_slices)
             numbers = assigned.numbers.take(first.take(np.searchsorted(distinct, found.numbers)))
@@ -195,8 +196,8 @@ class WindowLogic:
                 break
             if not places.move(np.unique(numbers[occupied])):
                 chosen = occupied.take(found.located.grouping.ordinals)
-                writes.append(self._added_apart(bound, *_part(rows, hashes, assigned, chosen), places))
-                rows, hashes, assigned = _part(rows, hashes, assigned, ~chosen)
+                writes.append(self._added_apart(bound, *part_of_rows(rows, hashes, assigned, chosen), places))
+                rows, hashes, assigned = part_of_rows(rows, hashes, assigned, ~chosen)
         for located, changes in writes:
             self._session.scatter(located, changes)
 
@@ -253,7 +254,7 @@ class WindowLogic:
         own = current[bound.own :]
         known = own[1] != NO_END
         if isinstance(self.cells, SessionCells):
-            own[:2] = _bounds(assigned.starts, located, known, own)
+            own[:2] = bounds_of_rows(assigned.starts, located, known, own)
         if not known.all():
             if starts is not None:
                 assert isinstance(self.cells, EventCells)
@@ -284,6 +285,37 @@ class WindowLogic:
         starts, ends, revisions = after[bound.own :]
         return [bound.batch(keys.columns, starts, ends, after[: bound.own], revisions)]
 
+    # partials of shards that have moved
+
+    def merge(self, batch: Batch, policy: ErrorPolicy) -> None:
+        """Merge the partials that the earlier owner of a shard has handed over.
+
+        Parameters
+        ----------
+        batch : Batch
+            Their encoding, with the input schema in the metadata.
+        policy : ErrorPolicy
+            Runs the aggregates' functions. A dead letter has the key and the cell.
+        """
+        described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)
+        assert described is not None, "partials come from rows, whose schema is known"
+        bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
+        handed = HandedPartials(bound, copied(batch.rows), self.operator.keys)
+
+        for part in handed.distinct():
+
+            def run(start: int, stop: int, errors: Errors | None, part: Numbers = part) -> list[pa.RecordBatch]:
+                chosen = part[start:stop]
+                if self._places is None:
+                    handed.merge_into(self._session, chosen)
+                    return []
+                assert isinstance(self.cells, EventCells)
+                rows, hashes, assigned = handed.in_slices(chosen, self.cells)
+                self._add_to_places(handed.bound, rows, hashes, assigned, self._places)
+                return []
+
+            policy.run(self.operator.name, run, handed.rows.take(pa.array(part)))
+
     # closing
 
     def fire(self, batch: Batch, policy: ErrorPolicy) -> list[pa.RecordBatch]:
@@ -302,7 +334,7 @@ class WindowLogic:
             The results.
         """
         record = batch.record
-        assert record is not None
+        assert isinstance(record, TimersDue)
         if record.event is None or self._store.key_schema is None:
             return []
         described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)
@@ -416,20 +448,3 @@ def make_cells(windowing: Windowing) -> EventCells | SessionCells:
     """
     first = windowing.windows[0]
     return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)
-
-
-def _bounds(times: Times, located: Located, known: Mask, before: list[Column]) -> list[Times]:
-    """Return the times of the first and the last row of each cell."""
-    ordered, starts = times.take(located.grouping.order), located.grouping.starts
-    first, last = np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts)
-    return [
-        np.where(known, np.minimum(before[0], first), first),
-        np.where(known, np.maximum(before[1], last), last),
-    ]
-
-
-def _part(rows: Rows, hashes: Words, assigned: Assigned, chosen: Mask) -> tuple[Rows, Words, Assigned]:
-    """Return some of the rows."""
-    positions = np.flatnonzero(chosen)
-    cells = None if assigned.cells is None else assigned.cells.take(positions)
-    return taken(rows, positions), hashes.take(positions), assigned._replace(rows=None, cells=cells)

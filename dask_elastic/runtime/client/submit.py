@@ -18,6 +18,7 @@ from distributed.comm.core import CommClosedError
 from dask_elastic._version import __version__
 from dask_elastic.checkpoint.read_state import reading_of
 from dask_elastic.control.placement.choices import check_installed
+from dask_elastic.migration.strategy import check_strategy
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
@@ -73,8 +74,9 @@ def submit(
         What the control loop aims at: ``latency_target``, ``planner``, ``placement``,
         ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
-        ``channel_window``, ``watermark_interval``, ``idle_timeout``, ``report_interval``, ``stall_after``. The
-        configuration page explains them. Defaults come from the Dask configuration under ``elastic``.
+        ``channel_window``, ``migration``, ``watermark_interval``, ``idle_timeout``, ``report_interval``,
+        ``stall_after``. The configuration page explains them. Defaults come from the Dask configuration under
+        ``elastic``.
 
     Returns
     -------
@@ -165,6 +167,9 @@ def described(
     """
     if options.checkpoint is not None:
         check_restartable(name, [component.operator for component in components])
+    computes = [component.operator for component in components if isinstance(component.operator, Compute)]
+    fused = [operator for component in components for operator in component.fused]
+    check_strategy(options.migration, computes, fused)
     inputs = known_inputs(topology)
     return Submit(
         name=name,

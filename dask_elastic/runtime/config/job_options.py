@@ -7,6 +7,7 @@ from typing import Any
 import dask.config
 
 from dask_elastic.control.placement.choices import PLACEMENTS
+from dask_elastic.migration.strategy import LATER, STRATEGIES
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import Amount, Choice, Count, Duration, Flag, Folder, Option, Size, nearest
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
@@ -29,6 +30,7 @@ OPTIONS = (
     Option("idle_timeout", Duration(), optional=True),
     Option("state_store", Choice(STORES)),
     Option("state_memory", Amount()),
+    Option("migration", Choice((*STRATEGIES, *LATER))),
     Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),

@@ -77,6 +77,8 @@ class JobOptions:
         Seconds after which a call of user code that has not returned is reported; None is never.
     state_store : str
         Where operators keep their state, unless they say otherwise: one of `STORES`.
+    migration : str
+        How shards move between nodes, one of `dask_elastic.migration.strategy.STRATEGIES`.
     state_memory : float
         With "auto", the share of a worker's memory above which the state of the job there moves to disk.
     placement : str
@@ -105,6 +107,7 @@ class JobOptions:
     state_store: str = "memory"
     state_memory: float = 0.4
     placement: str = "spread"
+    migration: str = "labelled"
 
 
 @dataclass(frozen=True)

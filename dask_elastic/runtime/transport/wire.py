@@ -16,7 +16,7 @@ from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.state_record import TimersDue
+from dask_elastic.vocab.state_record import PartialsMoved, StateRecord, TimersDue
 
 Header = list[Any]
 Buffers = list[Any]
@@ -129,7 +129,7 @@ class Decoder:
         """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed, now, *others = header
         reached, fields = (others[0], others[1:]) if others else (None, [])
-        if fields and not fits(fields, _RECORD):
+        if fields and not fits(fields, _TIMERS) and not fits(fields, _PARTIALS):
             raise ProtocolError(f"a state record has the fields {fields!r}")
         rows = self.rows(number, take)
         if rows is None or not all(isinstance(one, float | int) for one in (stamp, now, reached or 0)):
@@ -137,7 +137,9 @@ class Decoder:
         hashes = np.frombuffer(take(), dtype=np.uint64) if hashed else None
         if hashes is not None and len(hashes) != rows.num_rows:
             raise ProtocolError(f"a batch of {rows.num_rows} rows has {len(hashes)} hashes")
-        record = TimersDue(*fields) if fields else None
+        record: StateRecord | None = None
+        if fields:
+            record = PartialsMoved(*fields) if len(fields) == len(_PARTIALS) else TimersDue(*fields)
         return Batch(rows, hashes, stamp, now, record=record, reached=reached)
 
 
@@ -197,8 +199,8 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields: Header = [task, list(shards)]
         case m.SubBatch(task, number, batch, silent):
             fields = [task, number, encoder.batch(batch, buffers), silent]
-        case m.Install(task, shard, state):
-            fields = [task, shard, encoder.rows(state, buffers)]
+        case m.Install(task, shard, state, fresh):
+            fields = [task, shard, encoder.rows(state, buffers), fresh]
         case m.Outputs(task, number, deliveries):
             fields = [task, number, [[*d.target, encoder.batch(d.batch, buffers)] for d in deliveries]]
         case m.Flush(task, through, state, token, shard):
@@ -219,12 +221,13 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
 _WHOLE = (int,)
 _REAL = (int, float)
 _TIME = (int, NoneType)
-_RECORD: tuple[tuple[type, ...], ...] = (_TIME, _TIME, (bool,))
+_TIMERS: tuple[tuple[type, ...], ...] = (_TIME, _TIME, (bool,))
+_PARTIALS: tuple[tuple[type, ...], ...] = (_WHOLE,)
 _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "StartTask": (_WHOLE, (list,)),
     "StopTask": (_WHOLE,),
     "SubBatch": (_WHOLE, _WHOLE, (list,), (bool,)),
-    "Install": (_WHOLE, _WHOLE, _WHOLE),
+    "Install": (_WHOLE, _WHOLE, _WHOLE, (bool,)),
     "Outputs": (_WHOLE, _WHOLE, (list,)),
     "Flush": (_WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "Label": (_WHOLE, _WHOLE, (bool,)),
@@ -255,7 +258,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
         case "SubBatch":
             return m.SubBatch(fields[0], fields[1], decoder.batch(fields[2], take), fields[3])
         case "Install":
-            return m.Install(fields[0], fields[1], decoder.rows(fields[2], take))
+            return m.Install(fields[0], fields[1], decoder.rows(fields[2], take), fields[3])
         case "Outputs":
             deliveries = [Delivery(ExecutorId(c, i), decoder.batch(part, take)) for c, i, part in fields[2]]
             return m.Outputs(fields[0], fields[1], tuple(deliveries))

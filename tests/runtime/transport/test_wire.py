@@ -43,6 +43,7 @@ MESSAGES = [
     m.Label(1, 2, False),
     m.Install(1, 2, None),
     m.Install(1, 2, FLAT),
+    m.Install(1, 2, None, fresh=True),
     m.FlushRequest(1, -1),
     m.Outputs(1, 2, ()),
     m.Outputs(1, 2, (Delivery(TARGET, Batch(FLAT, None, 0.5)), Delivery(TARGET, Batch(WORDS, HASHES, 0.5)))),

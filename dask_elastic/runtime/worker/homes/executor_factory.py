@@ -107,7 +107,9 @@ class ExecutorFactory:
         """
         component, operator = self._operator(identity)
         spec = self._members.spec
-        limits = ExecutorLimits(spec.options.inbox_time, spec.options.balance_threshold)
+        limits = ExecutorLimits(
+            spec.options.inbox_time, spec.options.balance_threshold, migration=spec.options.migration
+        )
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
         place = (identity, self._spaces[identity.component], spec.node, first, inputs)

@@ -1,0 +1,101 @@
+"""Latency of rows while shards of windows move between two workers: Enorm, section 7.5 and Figure 13.
+
+One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper.
+The load of the shards of one worker rises by half, then that of the other's; meanwhile a shard moves from the worker
+with more load every `--every` seconds, by each strategy. The costs are those of the engine: nothing is emulated.
+Prints one JSON line for each run: moves, their pauses, and the latencies of all rows to the end of their processing.
+
+    python benchmarks/migration_strategies.py [--seconds 24] [--runs 2] [--rate 60000] [--every 1] [--keys 50000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import time
+from typing import Any
+
+from _skewed_rows import SHARDS, WARM_SECONDS, keyed_rows, take_latencies, timed
+from distributed import Client, LocalCluster
+
+import dask_elastic as de
+from dask_elastic.meters import LatencyHistogram
+from dask_elastic.runtime.protocol.job_calls import Wait
+from dask_elastic.vocab.errors import MoveRefused
+
+STRATEGIES = ("instant", "labelled", "disruptive")
+
+
+def run(client: Client, strategy: str, seconds: float, rate: float, every: float, keys: int) -> dict[str, Any]:
+    """Run once, and move a shard to the worker with less load every `every` seconds, then back."""
+    client.run(take_latencies)
+    topology = de.Topology("migration-strategies")
+    read = functools.partial(keyed_rows, seconds, rate, keys)
+    source = topology.source("rows", de.sources.Iterable(read, event_time="at"))
+    total = de.aggregate.Sum(timed, columns=["value", "due"])
+    window = source.key_by("key").window("1h")
+    window.compute({"rows": de.aggregate.Count(), "total": total}, name="per_key", executors=1, shards=SHARDS)
+    # No balancing and no control: only the requested moves are measured.
+    job = de.submit(
+        topology, client, cores={"per_key": 2}, migration=strategy, balance_interval="1h", latency_target=None
+    )
+    home = job.assignment()["home"][0]
+    job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
+    began = time.time()
+    for shard in itertools.cycle(range(SHARDS)):
+        pause = WARM_SECONDS if time.time() < began + WARM_SECONDS else every
+        if job._ask(Wait(job.name, pause)).status.value != "running":
+            break
+        _move(job, shard)
+    moves = job.moves()
+    measured = job.metrics().iloc[0]
+    job.forget()
+    histogram = LatencyHistogram()
+    for found in client.run(take_latencies).values():
+        histogram.merge(found)
+    late = moves[(moves["ended"] > began + WARM_SECONDS) & moves["across_nodes"]]
+    return {
+        "strategy": strategy,
+        "home": str(home),
+        "moves": len(late),
+        "pause_p50_ms": float(late["pause"].median() * 1e3),
+        "pause_max_ms": float(late["pause"].max() * 1e3),
+        "state_mib_per_shard": measured["state_bytes"] / SHARDS / 2**20,
+        "mean_ms": (histogram.mean() or 0) * 1e3,
+        **{f"p{q}_ms": (histogram.quantile(q / 100) or 0) * 1e3 for q in (50, 90, 99)},
+    }
+
+
+def _move(job: de.Job, shard: int) -> None:
+    """Move a shard to the other worker."""
+    placed = job.assignment()
+    tasks = [int(task) for task in placed["task"]]
+    owners = [task for task, shards in zip(tasks, placed["shards"], strict=True) if shard in shards]
+    others = [task for task in tasks if task not in owners]
+    if owners and others:
+        try:
+            job.move_shard("per_key", shard, others[0])
+        except MoveRefused as error:
+            print(f"skipped: {error}")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=24.0)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=60_000)
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between the starts of two moves")
+    parser.add_argument("--keys", type=int, default=50_000, help="keys of each shard")
+    parser.add_argument("--only", choices=STRATEGIES)
+    given = parser.parse_args()
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        for _ in range(given.runs):
+            for strategy in (given.only,) if given.only else STRATEGIES:
+                print(json.dumps(run(client, strategy, given.seconds, given.rate, given.every, given.keys)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

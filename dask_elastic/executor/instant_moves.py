@@ -1,0 +1,383 @@
+"""Instant shard moves of one executor: carries out their protocol on the routes, the store and the partials."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_elastic.executor.instructions import InstallState, Instruction, OpenShard, Wake
+from dask_elastic.executor.piece import SMALL_BLOCK, Piece
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.task import Task
+from dask_elastic.executor.task_queue import LabelItem
+from dask_elastic.executor.task_status import TaskStatus
+from dask_elastic.migration.instant import InstantAction, InstantEvent, InstantMove, InstantPhase
+from dask_elastic.state.codec import IDENTITY
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.state_record import PartialsMoved, StateRecord
+
+MERGED_ROWS = SMALL_BLOCK
+"""Partials that a task merges as one unit of work, at most: rows that arrive meanwhile wait no longer than that."""
+
+_BEFORE = frozenset({InstantPhase.REQUESTED, InstantPhase.WAITING})
+"""The phases in which the shard is not affected yet."""
+
+Enter = Callable[[pa.RecordBatch, int, float], Piece]
+"""Enters partials of a shard as work that is not settled."""
+
+
+class HandedOver:
+    """The partials of a shard that its earlier owner hands over.
+
+    Parameters
+    ----------
+    move : InstantMove
+        The move.
+
+    Attributes
+    ----------
+    is_aside : bool
+        Whether the primary copy of the earlier owner's state is set aside.
+    partials : RecordBatch or None
+        The encoded state that is set aside; None if there is none.
+    has_arrived : bool
+        Whether the target has got the shard's rows.
+    """
+
+    __slots__ = ("_changed", "has_arrived", "is_aside", "move", "partials")
+
+    def __init__(self, move: InstantMove):
+        self.move = move
+        self.is_aside = False
+        self.partials: pa.RecordBatch | None = None
+        self._changed: list[pa.RecordBatch] = []
+        self.has_arrived = False
+
+    def change(self, state: pa.RecordBatch) -> None:
+        """Note what the earlier owner has changed since."""
+        if state.num_rows:
+            self._changed.append(state)
+
+    def complete(self, empty: KeyedStore) -> None:
+        """Apply what has changed, to which nothing is added any more.
+
+        Parameters
+        ----------
+        empty : KeyedStore
+            A store without state.
+        """
+        changed, self._changed = self._changed, []
+        if not changed:
+            return
+        # Not when the shard is opened, which pauses it.
+        for state in changed if self.partials is None else [self.partials, *changed]:
+            empty.install(state)
+        self.partials = empty.extract()
+
+
+class InstantMoves:
+    """The instant moves of one executor that have not ended; the caller holds the executor's lock.
+
+    Parameters
+    ----------
+    routes : Routes
+        Table, tasks and queues.
+    store : PrimaryState
+        The primary copy.
+    patience : float
+        Seconds for which a move waits until a source at home is idle.
+
+    Attributes
+    ----------
+    enter : callable
+        Enters partials as work.
+    arrived : callable
+        Gets a move, and the time, when its target has all rows.
+    """
+
+    def __init__(self, routes: Routes, store: PrimaryState, patience: float = 0.0):
+        self.routes = routes
+        self.store = store
+        self.patience = patience
+        self.enter: Enter
+        self.arrived: Callable[[InstantMove, float], None]
+        self._by_shard: dict[int, HandedOver] = {}
+        # Partials at home, of shards whose target has begun to merge them; those that it is merging are not in it.
+        self._merging: dict[int, deque[pa.RecordBatch]] = {}
+
+    def __contains__(self, shard: int) -> bool:
+        return shard in self._by_shard or shard in self._merging
+
+    def __len__(self) -> int:
+        return len(self._by_shard) + len(self._merging)
+
+    @property
+    def moves(self) -> list[InstantMove]:
+        """The moves whose partials are not on their way."""
+        return [handed.move for handed in self._by_shard.values()]
+
+    @property
+    def has_partials(self) -> bool:
+        """Whether any partials are neither in the primary copy nor with a task."""
+        if not self._by_shard:
+            return bool(self._merging)
+        return bool(self._merging) or any(move.phase not in _BEFORE for move in self.moves)
+
+    def leaving(self, shard: int) -> int | None:
+        """Return the task that still has partials of a shard beside its owner; None if none has."""
+        handed = self._by_shard.get(shard)
+        if handed is None or handed.move.has_left or handed.move.phase in (*_BEFORE, InstantPhase.LABELLED):
+            return None
+        return handed.move.source
+
+    def begin(self, shard: int, source: Task, target: Task, now: float) -> list[Instruction]:
+        """Move a shard to a task on another node."""
+        move = InstantMove(shard, source.number, target.number, now + self.patience)
+        handed = self._by_shard[shard] = HandedOver(move)
+        event = self._ready(source)
+        if event is None:
+            move.handle(InstantEvent.SOURCE_BUSY)
+            return self._past_deadline(handed, now) if self.patience <= 0 and source.at_home else []
+        return self._act(handed, move.handle(event), now)
+
+    @staticmethod
+    def _ready(source: Task) -> InstantEvent | None:
+        """Return the event by which a move may begin; None if it must wait for what the source has in flight."""
+        if source.at_home:
+            return None if source.in_flight else InstantEvent.SOURCE_IDLE
+        # A close that the source would have to repeat without the target's rows must not be in flight.
+        has_record = any(work.record is not None for work in source.in_flight.values())
+        return None if has_record else InstantEvent.SOURCE_READY
+
+    def work_done(self, task: int, now: float) -> list[Instruction]:
+        """Begin the moves that waited for what a source had in flight, or have waited long enough."""
+        instructions: list[Instruction] = []
+        for handed in [h for h in self._by_shard.values() if h.move.source == task]:
+            move = handed.move
+            if move.phase is not InstantPhase.WAITING:
+                continue
+            source = self.routes.tasks[task]
+            if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
+                instructions += self._act(handed, move.handle(InstantEvent.TARGET_DRAINING), now)
+            elif (event := self._ready(source)) is not None:
+                instructions += self._act(handed, move.handle(event), now)
+            elif source.at_home and now >= move.deadline:
+                instructions += self._past_deadline(handed, now)
+        return instructions
+
+    def _past_deadline(self, handed: HandedOver, now: float) -> list[Instruction]:
+        return self._act(handed, handed.move.handle(InstantEvent.DEADLINE_PASSED), now)
+
+    def label_returned(self, task: int, shard: int, now: float) -> list[Instruction] | None:
+        """Continue the move of a shard whose label has returned; None if no move waits for it."""
+        handed = self._by_shard.get(shard)
+        if handed is None or handed.move.source != task or handed.move.has_left:
+            return None
+        return self._act(handed, handed.move.handle(InstantEvent.LABEL_RETURNED), now)
+
+    def installed(self, shard: int, now: float) -> list[Instruction] | None:
+        """Continue the move of a shard whose target was opened or installed; None without a move."""
+        handed = self._by_shard.get(shard)
+        if handed is None:
+            return None
+        opens = handed.move.phase is InstantPhase.OPENING
+        event = InstantEvent.OPENED if opens else InstantEvent.INSTALLED
+        return self._act(handed, handed.move.handle(event), now)
+
+    def cut_due(self) -> None:
+        """Cancel the moves that have not begun, since the primary copy is about to be copied."""
+        for shard, handed in list(self._by_shard.items()):
+            if handed.move.phase is InstantPhase.WAITING:
+                handed.move.handle(InstantEvent.CUT_DUE)
+                del self._by_shard[shard]
+
+    # state, by the thread that carries out instructions, without the executor's lock
+
+    def open(self, shard: int, task: int) -> bool:
+        """Set the primary copy of a shard aside; returns False, and does nothing, if the task is no more its target."""
+        handed = self._by_shard.get(shard)
+        if handed is None or handed.move.phase is not InstantPhase.OPENING or handed.move.target != task:
+            return False
+        if not handed.is_aside:
+            handed.partials = self.store.take_out(shard)
+            handed.is_aside = True
+        return True
+
+    def install(self, task: int, state: pa.RecordBatch, labelled: int | None) -> None:
+        """Apply the dirty state of a remote task to the primary copy, or to what is set aside of it.
+
+        Parameters
+        ----------
+        task : int
+            The task.
+        state : RecordBatch
+            Its state.
+        labelled : int or None
+            The shard whose label the state came with.
+        """
+        for shard, handed in tuple(self._by_shard.items()):
+            if handed.move.source != task or not handed.is_aside or handed.move.has_left:
+                continue
+            of_shard = pc.equal(state.column(IDENTITY.index("__shard")), shard)
+            handed.change(state.filter(of_shard))
+            state = state.filter(pc.invert(of_shard))
+            if shard == labelled:
+                handed.complete(self._empty())
+        self.store.install(state, dirty=self.store.track_dirty)
+
+    def _empty(self) -> KeyedStore:
+        return KeyedStore(self.store.shards, self.routes.space.shard_of)
+
+    # records and partials
+
+    def record_enters(self, now: float) -> list[Instruction]:
+        """Let a state record wait behind all partials: those at home go to their tasks, other shards are paused."""
+        wakes: list[int] = []
+        for handed in self._by_shard.values():
+            if handed.move.phase is InstantPhase.LEAVING:
+                handed.move.handle(InstantEvent.RECORD_ENTERED)
+                self.routes.hold(handed.move.shard)
+        for shard, parts in self._merging.items():
+            while parts:
+                wakes += self.routes.put(shard, self.enter(parts.popleft(), shard, now))
+        return [Wake(task) for task in wakes]
+
+    def merged(self, record: StateRecord, now: float) -> list[Instruction]:
+        """Let the target merge the next partials, since it has merged some."""
+        assert isinstance(record, PartialsMoved)
+        shard = record.shard
+        parts = self._merging.get(shard)
+        if parts is None:
+            return []
+        if not parts:
+            del self._merging[shard]
+            return []
+        return _wakes(self.routes.put(shard, self.enter(parts.popleft(), shard, now)))
+
+    # losses
+
+    def orphans(self, lost: Collection[int]) -> set[int]:
+        """Pause the shards that a loss concerns, and return those that need another target.
+
+        Moves that have not begun are cancelled.
+        """
+        found: set[int] = set()
+        for shard, handed in list(self._by_shard.items()):
+            move = handed.move
+            if move.source not in lost and move.target not in lost:
+                continue
+            if move.phase is InstantPhase.WAITING:
+                move.handle(InstantEvent.SOURCE_LOST if move.source in lost else InstantEvent.TARGET_LOST)
+                del self._by_shard[shard]
+                continue
+            if move.phase is InstantPhase.LEAVING:
+                self.routes.hold(shard)
+            if move.target in lost:
+                found.add(shard)
+        return found
+
+    def inherit(self, heirs: Mapping[int, int], now: float) -> list[Instruction]:
+        """Give moves other targets, and end those whose source is lost; see `Moves.inherit`."""
+        instructions: list[Instruction] = []
+        for shard, handed in sorted(self._by_shard.items()):
+            if shard in heirs:
+                instructions += self._act(handed, handed.move.replace_target(heirs[shard]), now)
+        for _, handed in sorted(self._by_shard.items()):
+            move = handed.move
+            if move.source not in self.routes.tasks and not move.has_left:
+                handed.complete(self._empty())
+                instructions += self._act(handed, move.handle(InstantEvent.SOURCE_LOST), now)
+        return instructions
+
+    # actions
+
+    def _act(self, handed: HandedOver, action: InstantAction, now: float) -> list[Instruction]:
+        move = handed.move
+        match action:
+            case InstantAction.WAIT:
+                return []
+            case InstantAction.LABEL:
+                move.paused_at = now
+                self.routes.pause(move.shard)
+                return self._send_label(move)
+            case InstantAction.OPEN:
+                return self._open(move, now)
+            case InstantAction.LEAVE:
+                return self._leave(handed, now)
+            case InstantAction.RECALL:
+                return self._send_label(move)
+            case InstantAction.INSTALL:
+                target = self.routes.tasks[move.target]
+                if target.at_home:
+                    return self._act(handed, move.handle(InstantEvent.INSTALLED), now)
+                return [InstallState(move.shard, target.number, target.node, copy=True)]
+            case InstantAction.MERGE:
+                return self._merge(handed, now)
+            case InstantAction.CANCEL:
+                del self._by_shard[move.shard]
+        return []
+
+    def _send_label(self, move: InstantMove) -> list[Instruction]:
+        label = LabelItem(move.shard, move.target, False)
+        return _wakes(self.routes.send_label(self.routes.tasks[move.source], label))
+
+    def _open(self, move: InstantMove, now: float) -> list[Instruction]:
+        if not self.routes.table.paused[move.shard]:
+            move.paused_at = now
+            self.routes.pause(move.shard)
+        source = self.routes.tasks.get(move.source)
+        if source is not None and source.at_home:
+            self.store.revoke(move.shard)
+        return [OpenShard(move.shard, move.target, self.routes.tasks[move.target].node)]
+
+    def _leave(self, handed: HandedOver, now: float) -> list[Instruction]:
+        move = handed.move
+        self._grant(move)
+        instructions = _wakes(self.routes.resume_until_record(move.shard, move.target))
+        if self.routes.table.paused[move.shard]:
+            move.handle(InstantEvent.RECORD_ENTERED)
+        handed.has_arrived = True
+        self.arrived(move, now)
+        return instructions + self._send_label(move)
+
+    def _merge(self, handed: HandedOver, now: float) -> list[Instruction]:
+        move = handed.move
+        handed.complete(self._empty())
+        del self._by_shard[move.shard]
+        parts = deque(_parts(handed.partials))
+        if not self.routes.table.paused[move.shard]:
+            return self._feed(move.shard, parts, now)
+        self._grant(move)
+        if not handed.has_arrived:
+            self.arrived(move, now)
+        if self.routes.has_record(move.shard):
+            pieces = [self.enter(part, move.shard, now) for part in parts]
+            self.routes.put_before_record(move.shard, pieces)
+            if pieces:
+                self._merging[move.shard] = deque()
+            return _wakes(self.routes.resume(move.shard, move.target))
+        return _wakes(self.routes.resume(move.shard, move.target)) + self._feed(move.shard, parts, now)
+
+    def _feed(self, shard: int, parts: deque[pa.RecordBatch], now: float) -> list[Instruction]:
+        if not parts:
+            return []
+        piece = self.enter(parts.popleft(), shard, now)
+        self._merging[shard] = parts
+        return _wakes(self.routes.put(shard, piece))
+
+    def _grant(self, move: InstantMove) -> None:
+        if self.routes.tasks[move.target].at_home:
+            self.store.grant(move.shard, move.target)
+
+
+def _parts(state: pa.RecordBatch | None) -> list[pa.RecordBatch]:
+    count = 0 if state is None else state.num_rows
+    return [] if state is None else [state.slice(first, MERGED_ROWS) for first in range(0, count, MERGED_ROWS)]
+
+
+def _wakes(tasks: list[int]) -> list[Instruction]:
+    return [Wake(task) for task in tasks]

@@ -1,0 +1,222 @@
+"""Instant shard move as a table of (phase, event, whether the source has left) -> (phase, action).
+
+Notes
+-----
+Enorm, sections 4.5 and 5; decision 75. The rows of a shard go to the new owner, which begins without state, while the
+old one, on another node, finishes the rows that it has. Its partial aggregates are handed over through the home behind
+that, and the new owner merges them like rows. A state record, by which windows close, waits until they have arrived,
+and with it the rows behind it; nothing else waits for them.
+
+The shard pauses only while its primary copy is set aside at home. A source at home shares its store with the primary
+copy: it finishes the sub-batch that it is processing before.
+
+If the source is lost, what it had flushed is merged, and the target processes the rest. If the target is lost before
+the partials have arrived, the shard waits for them. Its next owner is installed from the primary copy, and merges them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dask_elastic.vocab.errors import ProtocolError
+
+
+class InstantPhase(Enum):
+    """Phase of an instant move."""
+
+    REQUESTED = "requested"
+    WAITING = "waiting"
+    LABELLED = "labelled"
+    OPENING = "opening"
+    LEAVING = "leaving"
+    CLOSING = "closing"
+    ORPHANED = "orphaned"
+    INSTALLING = "installing"
+    ARRIVED = "arrived"
+    CANCELLED = "cancelled"
+
+
+PAUSED = frozenset(
+    {
+        InstantPhase.LABELLED,
+        InstantPhase.OPENING,
+        InstantPhase.CLOSING,
+        InstantPhase.ORPHANED,
+        InstantPhase.INSTALLING,
+    }
+)
+"""The phases in which the shard's routing is paused."""
+
+ENDED = frozenset({InstantPhase.ARRIVED, InstantPhase.CANCELLED})
+"""The phases that a move never leaves."""
+
+
+class InstantEvent(Enum):
+    """An event of an instant move."""
+
+    SOURCE_BUSY = "source is busy"
+    SOURCE_READY = "source has no state record in flight"
+    SOURCE_IDLE = "source is at home and idle"
+    DEADLINE_PASSED = "deadline passed"
+    TARGET_DRAINING = "target is draining"
+    CUT_DUE = "state is about to be copied"
+    LABEL_RETURNED = "label returned"
+    OPENED = "target opened"
+    RECORD_ENTERED = "state record entered"
+    INSTALLED = "installed"
+    SOURCE_LOST = "source lost"
+    TARGET_LOST = "target lost"
+
+
+class InstantAction(Enum):
+    """What the executor does next."""
+
+    WAIT = "wait for the next event"
+    LABEL = "pause the shard and send the label through the source at home"
+    OPEN = "pause the shard, set its primary copy aside, and let the target begin without state"
+    LEAVE = "release the rows to the target up to the first state record, and send the label through the source"
+    HOLD = "pause the shard: its state record waits for the partials"
+    RECALL = "send the label through the source; the shard waits"
+    INSTALL = "send the primary copy to the target"
+    MERGE = "let the target merge the partials, before the first state record that waits; release the rows"
+    CANCEL = "end the move; its shard's routing was never changed"
+
+
+LETS_GO = frozenset({InstantEvent.SOURCE_IDLE, InstantEvent.LABEL_RETURNED, InstantEvent.SOURCE_LOST})
+"""The events after which the source processes no row of the shard any more."""
+
+_P, _E, _A = InstantPhase, InstantEvent, InstantAction
+
+_ANYWAY: dict[tuple[InstantPhase, InstantEvent], tuple[InstantPhase, InstantAction]] = {
+    (_P.REQUESTED, _E.SOURCE_BUSY): (_P.WAITING, _A.WAIT),
+    (_P.REQUESTED, _E.SOURCE_READY): (_P.OPENING, _A.OPEN),
+    (_P.REQUESTED, _E.SOURCE_IDLE): (_P.OPENING, _A.OPEN),
+    (_P.WAITING, _E.SOURCE_READY): (_P.OPENING, _A.OPEN),
+    (_P.WAITING, _E.SOURCE_IDLE): (_P.OPENING, _A.OPEN),
+    (_P.WAITING, _E.DEADLINE_PASSED): (_P.LABELLED, _A.LABEL),
+    (_P.WAITING, _E.TARGET_DRAINING): (_P.CANCELLED, _A.CANCEL),
+    # A checkpoint has the primary copy, which must not be set aside between the last flush and the copy.
+    (_P.WAITING, _E.CUT_DUE): (_P.CANCELLED, _A.CANCEL),
+    (_P.WAITING, _E.SOURCE_LOST): (_P.CANCELLED, _A.CANCEL),
+    (_P.WAITING, _E.TARGET_LOST): (_P.CANCELLED, _A.CANCEL),
+    (_P.LABELLED, _E.LABEL_RETURNED): (_P.OPENING, _A.OPEN),
+    (_P.LABELLED, _E.TARGET_LOST): (_P.LABELLED, _A.WAIT),
+    (_P.OPENING, _E.SOURCE_LOST): (_P.OPENING, _A.WAIT),
+    (_P.LEAVING, _E.RECORD_ENTERED): (_P.CLOSING, _A.HOLD),
+    (_P.LEAVING, _E.LABEL_RETURNED): (_P.ARRIVED, _A.MERGE),
+    (_P.LEAVING, _E.SOURCE_LOST): (_P.ARRIVED, _A.MERGE),
+    (_P.LEAVING, _E.TARGET_LOST): (_P.ORPHANED, _A.WAIT),
+    (_P.CLOSING, _E.LABEL_RETURNED): (_P.ARRIVED, _A.MERGE),
+    (_P.CLOSING, _E.SOURCE_LOST): (_P.ARRIVED, _A.MERGE),
+    (_P.CLOSING, _E.TARGET_LOST): (_P.ORPHANED, _A.WAIT),
+    (_P.ORPHANED, _E.LABEL_RETURNED): (_P.INSTALLING, _A.INSTALL),
+    (_P.ORPHANED, _E.SOURCE_LOST): (_P.INSTALLING, _A.INSTALL),
+    (_P.ORPHANED, _E.TARGET_LOST): (_P.ORPHANED, _A.WAIT),
+    (_P.INSTALLING, _E.INSTALLED): (_P.ARRIVED, _A.MERGE),
+    (_P.INSTALLING, _E.TARGET_LOST): (_P.INSTALLING, _A.INSTALL),
+}
+
+TABLE: dict[tuple[InstantPhase, InstantEvent, bool], tuple[InstantPhase, InstantAction]] = {
+    **{
+        (*row, left): entry for row, entry in _ANYWAY.items() for left in (False, True) if left or row[1] not in LETS_GO
+    },
+    (_P.OPENING, _E.OPENED, False): (_P.LEAVING, _A.LEAVE),
+    (_P.OPENING, _E.OPENED, True): (_P.ARRIVED, _A.MERGE),
+    # The target may be lost before anything was sent to it, and the next one may be on the node of the source.
+    (_P.OPENING, _E.TARGET_LOST, False): (_P.ORPHANED, _A.RECALL),
+    (_P.OPENING, _E.TARGET_LOST, True): (_P.OPENING, _A.OPEN),
+}
+"""The whole protocol; an event that is not listed is illegal and changes nothing. The third part is whether the source
+has left after the event."""
+
+
+@dataclass
+class InstantMove:
+    """The instant move of one shard between two nodes, from the request until its partials are on their way.
+
+    Parameters
+    ----------
+    shard, source, target : int
+        The shard and the two tasks.
+    deadline : float
+        When the move stops waiting for a source at home to be idle, seconds.
+    phase : InstantPhase
+        The move's phase.
+    paused_at : float
+        When routing was paused, seconds; 0 before.
+    has_left : bool
+        Whether the source processes no row of the shard any more.
+
+    Examples
+    --------
+    >>> move = InstantMove(7, source=0, target=1, deadline=0.05)
+    >>> move.handle(InstantEvent.SOURCE_READY).name, move.handle(InstantEvent.OPENED).name, move.is_paused
+    ('OPEN', 'LEAVE', False)
+    >>> move.handle(InstantEvent.LABEL_RETURNED).name, move.phase
+    ('MERGE', <InstantPhase.ARRIVED: 'arrived'>)
+    """
+
+    shard: int
+    source: int
+    target: int
+    deadline: float
+    phase: InstantPhase = InstantPhase.REQUESTED
+    paused_at: float = 0.0
+    has_left: bool = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the shard's routing is paused."""
+        return self.phase in PAUSED
+
+    def replace_target(self, target: int) -> InstantAction:
+        """Take a new target in place of the lost one, and return what to do.
+
+        Parameters
+        ----------
+        target : int
+            The new target task.
+
+        Returns
+        -------
+        InstantAction
+            What the executor does next.
+
+        Raises
+        ------
+        ProtocolError
+            If the loss of the target is illegal in this phase; the move is unchanged.
+        """
+        action = self.handle(InstantEvent.TARGET_LOST)
+        self.target = target
+        return action
+
+    def handle(self, event: InstantEvent) -> InstantAction:
+        """Change the phase as the table says, and return what to do.
+
+        Parameters
+        ----------
+        event : InstantEvent
+            What happened.
+
+        Returns
+        -------
+        InstantAction
+            What the executor does next.
+
+        Raises
+        ------
+        ProtocolError
+            If the event is illegal in this phase; the move is unchanged.
+        """
+        left = self.has_left or event in LETS_GO
+        entry = TABLE.get((self.phase, event, left))
+        if entry is None:
+            raise ProtocolError(
+                f"instant move of shard {self.shard} from task {self.source} to {self.target}: "
+                f"{event.value!r} is illegal in phase {self.phase.value!r}"
+            )
+        self.has_left = left
+        self.phase, action = entry
+        return action

@@ -1,0 +1,53 @@
+"""Shards of windows move between workers by each strategy, and no result changes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dask_elastic as de
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from oracle import Pump
+
+KEYS = 500
+COUNT = 200_000
+
+
+@pytest.mark.parametrize("strategy", ["instant", "disruptive"])
+def test_windows_have_all_rows_while_shards_move(client, wait_until, strategy):
+    numbers = np.arange(COUNT)
+    rows = pa.table({"k": numbers % KEYS, "v": numbers % 97, "at": pa.array(numbers * 1000, pa.timestamp("us"))})
+    topology = de.Topology("moved")
+    source = topology.source("rows", de.sources.Push(rows.schema, event_time="at"))
+    windows = source.key_by("k").window(de.windows.hopping("2s", "1s"))
+    aggregates = {"rows": de.aggregate.Count(), "sum": de.aggregate.Sum("v")}
+    counted = windows.compute(aggregates, name="counted", shards=8, executors=1)
+    counted.sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client, cores={"counted": 2}, migration=strategy, watermark_interval="10ms")
+
+    def moved():
+        metrics = job.metrics()
+        return int(metrics.loc[metrics["operator"] == "counted", "moves_across"].sum())
+
+    pump = Pump(job, rows, rows=200)
+    pump.start()
+    for cores in (5, 2, 4):
+        before = moved()
+        job.set_cores("counted", cores)
+        wait_until(lambda b=before: moved() > b, "shards move between workers")
+    sent = pump.stop().to_pandas()
+    job.end_of_input()
+    job.wait(timeout=100, progress=False)
+    ends = sent["at"].dt.floor("1s") + pd.Timedelta("1s")
+    pairs = pd.concat([sent.assign(end=ends), sent.assign(end=ends + pd.Timedelta("1s"))])
+    wanted = pairs.groupby(["k", "end"])["v"].agg(["size", "sum"])
+    found = job.collect("out").to_pandas().set_index(["k", "window_end"]).sort_index()[["rows", "sum"]]
+    assert found.index.is_unique
+    assert len(found) == len(wanted)
+    assert (found.to_numpy() == wanted.sort_index().to_numpy()).all()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import dask_elastic as de
+from dask_elastic.migration.strategy import LATER, check_strategy
+from dask_elastic.vocab.errors import SubmitError
+
+
+def computed(window=None, logic=None, **options):
+    topology = de.Topology("moved")
+    keyed = topology.source("rows", de.sources.Iterable(lambda: [], event_time="at")).key_by("key")
+    logic = logic or {"rows": de.aggregate.Count()}
+    (keyed if window is None else keyed.window(window)).compute(logic, name="counted", **options)
+    return [topology.operator("counted")]
+
+
+def joined():
+    topology = de.Topology("moved")
+    first, second = (
+        topology.source(name, de.sources.Iterable(lambda: [], event_time="at")).key_by("key") for name in ("one", "two")
+    )
+    schema = {"key": pa.string(), "at": pa.timestamp("us")}
+    first.join(second, within=("-1s", "1s"), name="counted", left_schema=schema, right_schema=schema)
+    return [topology.operator("counted")]
+
+
+def rows_of(rows, instances):
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("computes", "reason"),
+    [
+        (computed(), "has no windows"),
+        (computed(de.windows.session("1s")), "sessions with a gap of 1s"),
+        (computed(de.windows.count(5)), "no fixed spans of event time"),
+        (computed("1s", allowed_lateness="1s"), "corrects results"),
+        (computed("1s", emit="updates"), "corrects results"),
+        (computed("1s", rows_of), "runs a function over its windows"),
+        (joined(), "is a join"),
+    ],
+)
+def test_instant_moves_of_state_that_is_not_merged_are_refused(computes, reason):
+    with pytest.raises(SubmitError, match=f"'instant', but 'counted' .*{reason}.*pass migration='labelled'"):
+        check_strategy("instant", computes)
+    check_strategy("labelled", computes)
+    check_strategy("disruptive", computes)
+
+
+def test_instant_moves_of_windows_are_allowed_unless_fused():
+    computes = computed("1s") + computed(de.windows.hopping("10s", "1s"))
+    check_strategy("instant", computes)
+    with pytest.raises(SubmitError, match=r"'counted' runs in the tasks of another compute.*pass fuse=False"):
+        check_strategy("instant", computes, computed("1s"))
+
+
+@pytest.mark.parametrize("strategy", LATER)
+def test_strategies_of_later_versions_are_refused_by_name(strategy):
+    with pytest.raises(SubmitError, match=f"'{strategy}' is not available yet: choose from 'labelled', 'instant'"):
+        check_strategy(strategy, [])

@@ -1,0 +1,139 @@
+"""Mutants of instant moves: the checks must find each injected fault."""
+
+from __future__ import annotations
+
+import pytest
+from instant_scenario import InstantScenario
+
+from dask_elastic.executor.instant_moves import InstantMoves
+from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.executor.recovery import Recovery
+from dask_elastic.executor.windows.handed_partials import MergedPartials
+from dask_elastic.executor.windows.window_logic import WindowLogic
+from dask_elastic.migration.instant import InstantEvent
+from dask_elastic.vocab.state_record import PartialsMoved
+
+MOST_SEEDS = 100
+
+TRIED_FIRST = (34, 16, 28)
+"""Seeds that find what most others do not."""
+
+
+def close_does_not_wait_for_the_partials(monkeypatch):
+    monkeypatch.setattr(InstantMoves, "record_enters", lambda self, now: [])
+
+
+def partials_that_a_loss_finds_at_the_target_are_not_merged_again(monkeypatch):
+    """Partials that were merged, and not flushed, are lost with the target."""
+    real = Recovery._lacking
+
+    def lacking(self, task, sent, now):
+        if isinstance(sent.work.record, PartialsMoved):
+            return iter(())
+        return real(self, task, sent, now)
+
+    monkeypatch.setattr(Recovery, "_lacking", lacking)
+
+
+def primary_copy_is_set_aside_and_stays(monkeypatch):
+    """The state of the earlier owner is merged, and counts in the primary copy as well."""
+    monkeypatch.setattr(PrimaryState, "take_out", lambda self, shard: self.extract([shard]))
+
+
+def flush_of_the_source_reaches_the_primary_copy(monkeypatch):
+    """What the source flushes after the switch overwrites what the target has flushed."""
+    real = InstantMoves.install
+
+    def install(self, task, state, labelled):
+        real(self, task, state, labelled)
+        self.store.install(state, dirty=self.store.track_dirty)
+
+    monkeypatch.setattr(InstantMoves, "install", install)
+
+
+def last_changes_of_the_source_are_lost(monkeypatch):
+    """The partials are those of the last flush."""
+
+    def install(self, task, state, labelled):
+        handed = self._by_shard.get(labelled)
+        if handed is None or not handed.is_aside:
+            self.store.install(state, dirty=self.store.track_dirty)
+
+    monkeypatch.setattr(InstantMoves, "install", install)
+
+
+def partials_replace_what_the_target_has(monkeypatch):
+    def update(self, current, rows, grouping):
+        positions = rows.column("__position").to_numpy().take(grouping.rows)
+        return [column.take(positions) for column in self._values]
+
+    monkeypatch.setattr(MergedPartials, "update", update)
+
+
+def partials_are_dropped(monkeypatch):
+    monkeypatch.setattr(WindowLogic, "merge", lambda self, batch, policy: None)
+
+
+def checkpoint_is_made_without_the_partials(monkeypatch):
+    """The primary copy is copied while partials are on their way."""
+    monkeypatch.setattr(InstantMoves, "has_partials", property(lambda self: False))
+    monkeypatch.setattr(InstantMoves, "cut_due", lambda self: None)
+
+
+def source_takes_part_although_it_closes(monkeypatch):
+    """A move begins while the source processes a state record, which a loss lets the target repeat."""
+    monkeypatch.setattr(
+        InstantMoves,
+        "_ready",
+        staticmethod(
+            lambda source: (
+                InstantEvent.SOURCE_READY
+                if not source.at_home
+                else None
+                if source.in_flight
+                else InstantEvent.SOURCE_IDLE
+            )
+        ),
+    )
+
+
+def partials_of_a_lost_source_are_forgotten(monkeypatch):
+    real = InstantMoves.inherit
+
+    def inherit(self, heirs, now):
+        for handed in self._by_shard.values():
+            if handed.move.source not in self.routes.tasks and not handed.move.has_left:
+                handed.partials = None
+                handed._changed.clear()
+        return real(self, heirs, now)
+
+    monkeypatch.setattr(InstantMoves, "inherit", inherit)
+
+
+def partials_that_follow_are_forgotten(monkeypatch):
+    """Only the first part of the partials is merged."""
+    real = InstantMoves._feed
+
+    def feed(self, shard, parts, now):
+        found = real(self, shard, parts, now)
+        parts.clear()
+        return found
+
+    monkeypatch.setattr("dask_elastic.executor.instant_moves.MERGED_ROWS", 1)
+    monkeypatch.setattr(InstantMoves, "_feed", feed)
+
+
+MUTANTS = [
+    value
+    for name, value in dict(globals()).items()
+    if callable(value) and getattr(value, "__module__", "") == __name__ and not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_mutant_is_found(mutant, monkeypatch):
+    mutant(monkeypatch)
+    for seed in [*TRIED_FIRST, *range(MOST_SEEDS)]:
+        if InstantScenario(seed).failure() is not None:
+            return
+    pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
