@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.union_types import UnionTypes
 from dask_elastic.state.fused.component_store import ComponentStore
+from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.vocab.row_counts import RowCounts
 
 
@@ -33,6 +34,13 @@ class PrimaryState(ComponentStore):
     union: UnionTypes | None = None
 
     _remote_counts = RowCounts()
+
+    def stores(self, component: str) -> dict[str, PrimaryState | FusedStore]:
+        """Return the store of each compute, by name: that of the component and those that are fused behind it.
+
+        A checkpoint has a part for each of them.
+        """
+        return {component: self, **self.fused}
 
     def add_counts(self, counts: tuple[int, ...]) -> None:
         """Add what became of the rows of a remote task; the caller holds the executor's lock."""

@@ -15,12 +15,12 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.job import Job
-from dask_elastic.runtime.client.submit import check_sources, described, start
+from dask_elastic.runtime.client.submit import check_fused, check_sources, described, start
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.topology.component import Component, build_components
-from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import CheckpointError, SubmitError
 
@@ -33,6 +33,7 @@ def resume(
     client: Client | None = None,
     *,
     topology: Topology | None = None,
+    fuse: Fuse = False,
     number: int | None = None,
     name: str | None = None,
     cores: Mapping[str, int] | None = None,
@@ -53,6 +54,9 @@ def resume(
     topology : Topology, optional
         The topology, for example with changed functions or another number of executors; that of the checkpoint if left
         out. Operators are found by their names. New ones start without state.
+    fuse : False, "auto" or sequence of (str, str)
+        Which computes of ``topology`` run in one task, as for `submit`: others than before, if wanted. Without
+        ``topology``, those of the checkpoint do.
     number : int, optional
         The number of the checkpoint; the newest one that is not damaged if left out. Later checkpoints are void then:
         another call finds them by their numbers only.
@@ -111,9 +115,12 @@ def resume(
     job_name = saved.name if name is None else name
     given = saved.cores if cores is None else cores
     if topology is None:
+        if fuse:
+            raise SubmitError(f"fuse={fuse!r} is of a topology: pass topology= as well.")
         job = dataclasses.replace(saved, name=job_name, options=merged, cores=dict(given), version=__version__)
     else:
-        components = build_components(topology)
+        components = build_components(topology, fuse)
+        check_fused(components, merged)
         check_sources(components)
         _check_states(components, manifest)
         job = described(topology, components, job_name, merged, given)
@@ -152,7 +159,7 @@ def _own_folder(folder: CheckpointFolder, manifest: Manifest, given: str | os.Pa
 
 def _check_states(components: tuple[Component, ...], manifest: Manifest) -> None:
     """Refuse operators whose state cannot be computed from that of the checkpoint."""
-    operators = {c.name: c.operator for c in components if isinstance(c.operator, Compute)}
+    operators = {operator.name: operator for component in components for operator in component.computes}
     for state in manifest.states:
         if state.name in operators:
             try:
@@ -183,14 +190,18 @@ def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
 
 def _fitted(summary: ComponentSummary, manifest: Manifest) -> ComponentSummary:
     """Return the summary of a component with the executors and shards that the state in the checkpoint needs."""
-    state = next((state for state in manifest.states if state.name == summary.name), None)
-    if state is None:
+    by_name = {state.name: state for state in manifest.states}
+    found = [(compute, by_name[compute.name]) for compute in summary.computes if compute.name in by_name]
+    for compute, state in found:
+        if compute.keys != state.keys:
+            raise SubmitError(
+                f"operator {compute.name!r} has the keys {', '.join(compute.keys)}, and its state in checkpoint "
+                f"{manifest.number} has {', '.join(state.keys)}. Give an operator with other keys another name."
+            )
+    if not found:
         return summary
-    if summary.keys != state.keys:
-        raise SubmitError(
-            f"operator {summary.name!r} has the keys {', '.join(summary.keys)}, and its state in checkpoint "
-            f"{manifest.number} has {', '.join(state.keys)}. Give an operator with other keys another name."
-        )
+    # Of computes that ran apart, the others' state is divided as that of the first is.
+    _, state = found[0]
     executors = summary.instances or state.executors
     return dataclasses.replace(summary, instances=executors, shards=_shards(summary.name, executors, state))
 
@@ -239,6 +250,7 @@ def _accepts(summary: ComponentSummary) -> str:
 def _check_dropped(summaries: tuple[ComponentSummary, ...], manifest: Manifest, drop: Collection[str]) -> None:
     """Refuse to lose state, positions of sources, or what sinks have prepared, unless the user names it."""
     kinds = {summary.name: summary.kind for summary in summaries}
+    kinds |= {compute.name: "compute" for summary in summaries for compute in summary.computes}
     held = {
         "compute": [state.name for state in manifest.states],
         "source": list(manifest.positions),

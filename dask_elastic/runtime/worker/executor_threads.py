@@ -275,7 +275,8 @@ class ExecutorThreads:
         """Copy the changed state for a checkpoint."""
         assert self._keeper is not None, "barriers are sent in jobs with checkpoints"
         held = time.monotonic() - self._awaited[1]
-        self._keeper.cut(checkpoint, self.identity, self.executor.store, held)
+        for operator, store in self.executor.store.stores(self.identity.component).items():
+            self._keeper.cut(checkpoint, ExecutorId(operator, self.identity.index), store, held)
 
     def emit_barrier(self, barrier: Barrier) -> None:
         """Send a barrier to the next receivers."""

@@ -231,10 +231,10 @@ class JobPart:
                 due = (operator.clocks, grid_of(operator), operator.delay)
                 executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
                 executor.store.union = union_types(component, self._components)
-                self.stores.add(identity, operator, executor.store)
+                self.stores.add(identity, component.computes, executor.store)
                 executor.task_ended = self._node.task_ends.note
                 if self.checkpoints is not None:
-                    self.checkpoints.restore(identity, operator, executor.store)
+                    self.checkpoints.restore(identity, component, executor.store)
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
                     executor,
@@ -347,8 +347,7 @@ class JobPart:
     def _remote(self, executor: ExecutorId, incarnation: int) -> RemoteThreads:
         part = RemotePart(executor, self._spaces[executor.component], threading.Lock, incarnation)
         component = self._components[executor.component]
-        assert isinstance(component.operator, Compute), f"{executor} has no state"
-        self.stores.add(executor, component.operator, part.store)
+        self.stores.add(executor, component.computes, part.store)
         make_processor = functools.partial(self._processor, component)
         return RemoteThreads(part, make_processor, self.threads, self.exchange, self.spec.node_of(executor))
 
@@ -378,7 +377,7 @@ class JobPart:
             if remote.home == node:
                 remote.close()
                 del self.remotes[executor]
-                self.stores.remove(executor)
+                self.stores.remove(executor, self._components[executor.component].computes)
         if left:
             self._node_left(node, died)
 

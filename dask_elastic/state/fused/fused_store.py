@@ -27,9 +27,12 @@ class FusedStore(KeyedStore):
     ----------
     input_schema : Schema or None
         The schema of the compute's input; None before the first batch.
+    event_time : int or None
+        The event time of the last state record, microseconds since the Unix epoch; only at the executor's home.
     """
 
     input_schema: pa.Schema | None = None
+    event_time: int | None = None
 
     def __init__(
         self, first: KeyedStore, shard_of: Callable[[Words], npt.NDArray[Any]], make_lock: MakeLock = NoLock

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
-from dask_elastic.topology.state_kind import StateKind
 
 
 class Attribute(NamedTuple):
@@ -96,8 +95,6 @@ def obstacle(operator: Operator) -> str | None:
         return "has windows"
     if operator.timers:
         return "has timers"
-    if any(isinstance(kind, StateKind) and kind.ttl is not None for kind in (operator.state or {}).values()):
-        return "has state with a time to live"
     return "keeps its state on disk" if operator.store in ("disk", "auto") else None
 
 

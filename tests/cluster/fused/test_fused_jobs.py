@@ -71,7 +71,6 @@ def test_state_before_the_first_row_has_columns(client):
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        ({"checkpoint": "memory://fused"}, SubmitError, "'areas' in the tasks of .* checkpoints do not support yet"),
         ({"state_store": "auto"}, SubmitError, "'areas' in the tasks of other computes, whose state is in memory"),
         ({"cores": {"areas": 1}}, SubmitError, "'areas', which runs in the tasks of 'first'"),
         ({"fuse": [("loans", "first")]}, TopologyError, "'loans' is a source, not a compute"),

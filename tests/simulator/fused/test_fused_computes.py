@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fused_scenario import FusedScenario
+from fused_scenario import FusedDurableScenario, FusedScenario
 
 SEEDS = 12
+DURABLE_SEEDS = 25
 
 
 def test_fused_computes_process_every_row_once_under_disturbances_and_restarts():
@@ -18,3 +19,11 @@ def test_fused_computes_process_every_row_once_under_disturbances_and_restarts()
     assert happened["complete"] > SEEDS / 2
     assert happened["losses with replay"] > SEEDS / 10
     assert happened["moves across nodes"] > SEEDS / 2
+
+
+def test_fused_computes_lose_and_repeat_no_row_through_crashes():
+    happened = Counter()
+    for seed in range(DURABLE_SEEDS):
+        happened += FusedDurableScenario(seed).check().happened
+    for what in ("home", "scheduler", "generations from a checkpoint"):
+        assert happened[what] > DURABLE_SEEDS // 10, what

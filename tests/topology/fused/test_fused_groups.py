@@ -160,13 +160,14 @@ def test_logic_with_time_keeps_computes_apart(topology):
     def fire(state, time):
         return None
 
-    first.key_by("area").compute(own, state={"x": de.Value(pa.int64(), ttl="1h")}, name="expires")
+    timers = {"close": de.Timer(fire)}
+    first.key_by("area").compute(own, state={"x": pa.int64()}, timers=timers, name="timed")
     rows.key_by("area").window("1h").compute({"seen": agg.Count()}, name="hourly")
     for pair, reason in {
-        ("first", "expires"): "'expires' has state with a time to live",
+        ("first", "timed"): "'timed' has timers",
         ("first", "hourly"): "'hourly' has windows",
         ("rows", "first"): "'rows' is a source, not a compute",
-        ("expires", "first"): "'expires' has state",
+        ("timed", "first"): "'timed' has timers",
     }.items():
         with pytest.raises(TopologyError, match=reason):
             fused_groups(topology, [pair])
