@@ -91,9 +91,10 @@ class Processor:
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
+        for fused in self._fused.values():
+            fused.begin(batch)
         if batch.record is not None:
-            assert self.firing is not None, "only operators with timers or windows, and joins, get state records"
-            return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
+            return self.emitter.fire([] if self.firing is None else self.firing.fire(batch, self.error_policy), batch)
         rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
         if self.functions is not None:
@@ -101,8 +102,6 @@ class Processor:
             # It runs the function itself: rows that wait already must not be processed again.
             outputs = self.functions.process(rows, batch, self.error_policy)
             return self.emitter.emit(outputs, batch.stamp, self.functions.take_late())
-        for fused in self._fused.values():
-            fused.begin(hashes, batch.now)
         if self.join is not None:
             # A join calls no user code, and an error after it has buffered rows must not process them again.
             return self.emitter.emit(self.join.process(rows, hashes, settled=batch.settled), batch.stamp)

@@ -157,7 +157,7 @@ class SimulatedCheckpoints:
         """Copy the state of each compute of an executor."""
         for operator, part in store.stores(executor.component).items():
             identity = ExecutorId(operator, executor.index)
-            found = ExecutorCut(KeyedStore.extract(part), _changes(part), part.input_schema, part.event_time)
+            found = ExecutorCut(KeyedStore.extract(part), _changes(part), part.input_schema, store.event_time)
             self.cuts.setdefault(identity, []).append((checkpoint, found))
             if self._is_current(checkpoint):
                 self._contents.executors[identity] = found

@@ -99,12 +99,11 @@ def make_executor(
         inputs,
         limits=world.options.limits,
         timed=[i for i in inputs if i.component in world.timed],
-        clocks=operator.clocks,
-        grid=grid_of(operator),
+        clocks=component.clocks,
+        grid=grid_of(component.computes),
         delay=operator.delay,
     )
-    for fused in component.fused:
-        executor.store.behind(fused.name)
+    executor.store.hold(component.computes)
     return executor
 
 
@@ -116,7 +115,10 @@ def _build_executors(world: JobInstances, component: Component) -> None:
         first = cores if cut is None else {node: max(1, cores.get(node, 0))}
         executor = make_executor(world, component, identity, node, first)
         for operator, store in executor.store.stores(name).items():
-            _restore(store, world.restore.executors.get(ExecutorId(operator, identity.index)))
+            cut = world.restore.executors.get(ExecutorId(operator, identity.index))
+            if cut is not None:
+                executor.store.event_time = cut.event_time
+                _restore(store, cut)
         executor.store.track_dirty = True
         world.homes[identity] = ExecutorFibers(world, executor, component)
         _add(world, identity)
@@ -124,12 +126,10 @@ def _build_executors(world: JobInstances, component: Component) -> None:
             world.checkpoints.add(ExecutorId(fused.name, identity.index))
 
 
-def _restore(store: PrimaryState | FusedStore, cut: ExecutorCut | None) -> None:
-    if cut is not None:
-        store.event_time = cut.event_time
-        if cut.state is not None:
-            store.install(cut.state)
-            store.input_schema = cut.input_schema
+def _restore(store: PrimaryState | FusedStore, cut: ExecutorCut) -> None:
+    if cut.state is not None:
+        store.install(cut.state)
+        store.input_schema = cut.input_schema
 
 
 def _build_sinks(world: JobInstances, component: Component, inputs: list[ExecutorId]) -> None:

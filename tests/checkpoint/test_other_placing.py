@@ -8,18 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dask_elastic as de
+from dask_elastic import aggregate as agg
 from dask_elastic.checkpoint import state_file
 from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.checkpoint.manifest import OperatorState
+from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.other_placing import OtherPlacing
 from dask_elastic.checkpoint.restore import restore_executor
 from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.routing.co_partition import key_hashes
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.runtime.client.resume import _check_placing
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.state import KeyedStore, StateRows, encode
+from dask_elastic.topology import build_components
 from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.vocab.errors import SubmitError
 
 KEYS = ("area", "kind")
 SCHEMA = pa.schema({"area": pa.string(), "kind": pa.int64()})
@@ -110,3 +117,25 @@ def test_state_is_restored_to_any_place(rounds, first):
 def test_state_keeps_its_groups_if_only_the_number_of_executors_differs(place):
     state = OperatorState("kinds", KEYS, 2, 4, (), routed_by=KEYS)
     assert OtherPlacing.of(state, KeySpace(*place[1:]), place[0]) is None
+
+
+@pytest.mark.parametrize(("fuse", "refused"), [([("first", "hourly")], True), (False, False)])
+def test_state_of_windows_is_not_given_to_other_shards(fuse, refused):
+    topology = de.Topology("rides")
+    table = pa.table({"area": ["n"], "kind": [1], "at": pa.array([0], pa.timestamp("us"))})
+    rows = topology.source("rows", de.sources.Arrow(table, event_time="at"))
+    first = rows.key_by("area").compute(lambda batch, state: batch, state={}, keeps=KEYS, name="first")
+    first.key_by(*KEYS).window("1h", time="at").compute({"n": agg.Count()}, name="hourly")
+    components = build_components(topology, fuse)
+    summaries = tuple(
+        ComponentSummary(component.name, component.kind, component.inputs, component.operators, 2, 4)
+        for component in components
+    )
+    state = OperatorState("hourly", KEYS, 2, 4, (), routed_by=KEYS)
+    manifest = Manifest("rides", 7, 1, 0.0, 0.0, FileRef("topology", 1, ""), states=(state,))
+    if not refused:
+        return _check_placing(components, summaries, manifest)
+    with pytest.raises(
+        SubmitError, match=r"'hourly' has windows .* by area, kind among 8 shards, and would be by area"
+    ):
+        _check_placing(components, summaries, manifest)

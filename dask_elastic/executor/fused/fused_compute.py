@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.fused.typed_stream import TypedStream
-from dask_elastic.executor.logic import make_logic
+from dask_elastic.executor.logic import make_logic, make_timers
+from dask_elastic.executor.timer_logic import TimerLogic
+from dask_elastic.executor.windows.count_logic import CountLogic
+from dask_elastic.executor.windows.session_logic import SessionLogic
+from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.string_hashing import Words
 from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Branch, Component, Exit, Output
 from dask_elastic.topology.operators import Compute, MapOperator
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch
 
 
@@ -55,7 +63,14 @@ class FusedCompute:
         self.name = operator.name
         self._store = store.behind(operator.name)
         self._session = self._store.session(task)
-        self._logic = make_logic(operator, self._store, self._session, bool(branch.then))
+        groups = space.groups
+        self._logic = logic = make_logic(operator, self._store, self._session, bool(branch.then), groups)
+        self._windows = logic if isinstance(logic, WindowLogic | SessionLogic | CountLogic) else None
+        self._firing: WindowLogic | SessionLogic | TimerLogic | None
+        if isinstance(logic, WindowLogic | SessionLogic):
+            self._firing = logic
+        else:
+            self._firing = make_timers(operator, logic, self._store, self._session)
         self._stream = TypedStream(
             component.name, Exit(operator.name, operator.keys, operator.columns, operator.routed_by)
         )
@@ -63,23 +78,22 @@ class FusedCompute:
         self._error_policy = error_policy
         self._declared_by = declared_by
         self._routed_by = operator.routed_by or operator.keys
-        self._now = 0.0
+        self._batch: Batch | None = None
         self._groups: npt.NDArray[np.bool_] | None = None
 
-    def begin(self, hashes: Words, now: float) -> None:
-        """Begin a sub-batch of the component.
+    def begin(self, batch: Batch) -> None:
+        """Begin a sub-batch of the component, or a state record.
 
         Parameters
         ----------
-        hashes : ndarray of uint64
-            The hashes of its rows, as the first compute gets them.
-        now : float
-            The time at which it is processed; a replay repeats it.
+        batch : Batch
+            What the first compute gets; a replay repeats its times.
         """
-        self._now = now
-        if self._declared_by is not None:
+        self._batch = batch
+        self._groups = None
+        if self._declared_by is not None and batch.hashes is not None and batch.record is None:
             self._groups = np.zeros(self._space.groups, np.bool_)
-            self._groups[self._space.group_of(hashes)] = True
+            self._groups[self._space.group_of(batch.hashes)] = True
 
     def process(self, rows: pa.RecordBatch, producer: str) -> list[pa.RecordBatch]:
         """Process results of the operator before it.
@@ -106,13 +120,43 @@ class FusedCompute:
             self._store.input_schema = fitted.schema
         hashes = self._stream.hashes(fitted, self._space)
         self._check_groups(hashes)
+        batch = self._batch
+        assert batch is not None, "a sub-batch has begun"
+        process = self._logic.process
+        if self._windows is not None:
+            # What a state record fires comes before its event time: the results are as late as those of rows before it.
+            process = partial(self._windows.process, reached=batch.reached, settled=batch.settled)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == fitted.num_rows:
-                return self._logic.process(fitted, hashes, self._now, errors)
-            return self._logic.process(fitted.slice(start, stop - start), hashes[start:stop], self._now, errors)
+                return process(fitted, hashes, batch.now, errors)
+            return process(fitted.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
         return self._error_policy.run(self.name, run, fitted)
+
+    def fire(self, batch: Batch) -> list[pa.RecordBatch]:
+        """Fire the timers that a state record makes due, or close windows, after the computes before it have.
+
+        Parameters
+        ----------
+        batch : Batch
+            The record.
+
+        Returns
+        -------
+        list of RecordBatch
+            What the compute emits.
+        """
+        if self._firing is None:
+            return []
+        return self._firing.fire(batch._replace(rows=self._addressed(batch.rows)), self._error_policy)
+
+    def _addressed(self, rows: pa.RecordBatch | ChosenRows) -> pa.RecordBatch:
+        """Return the rows of a record with the schema of this compute's input instead of that of the first one."""
+        assert isinstance(rows, pa.RecordBatch)
+        schema = self._store.input_schema
+        described = None if schema is None else {INPUT_SCHEMA: schema.serialize().to_pybytes()}
+        return rows.replace_schema_metadata(described)
 
     def _check_groups(self, hashes: Words) -> None:
         """Check that no row has values that belong to the shards of other rows."""

@@ -13,9 +13,11 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
+from dask_elastic.checkpoint.other_placing import OtherPlacing
+from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.job import Job
-from dask_elastic.runtime.client.submit import check_fused, check_sources, described, start
+from dask_elastic.runtime.client.submit import check_sources, described, start
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
@@ -120,11 +122,12 @@ def resume(
         job = dataclasses.replace(saved, name=job_name, options=merged, cores=dict(given), version=__version__)
     else:
         components = build_components(topology, fuse)
-        check_fused(components, merged)
         check_sources(components)
         _check_states(components, manifest)
         job = described(topology, components, job_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
+    if topology is not None:
+        _check_placing(components, summaries, manifest)
     _check_sources(summaries, manifest)
     _check_spools(summaries, saved.summaries, manifest)
     _check_dropped(summaries, manifest, drop)
@@ -166,6 +169,27 @@ def _check_states(components: tuple[Component, ...], manifest: Manifest) -> None
                 ChangedAggregates.of(state, operators[state.name])
             except CheckpointError as error:
                 raise SubmitError(f"checkpoint {manifest.number}: {error}") from error
+
+
+def _check_placing(
+    components: tuple[Component, ...], summaries: tuple[ComponentSummary, ...], manifest: Manifest
+) -> None:
+    """Refuse to give other shards to state of which one key has several rows, each with an identity of its own."""
+    by_name = {state.name: state for state in manifest.states}
+    for component, summary in zip(components, summaries, strict=True):
+        for operator in component.computes:
+            state = by_name.get(operator.name)
+            if state is None or (operator.windowing is None and operator.join is None):
+                continue
+            routed_by = operator.routed_by or operator.keys
+            if OtherPlacing.of(state, KeySpace(summary.instances or 1, summary.shards), routed_by) is not None:
+                before = f"{', '.join(state.routed_by or state.keys)} among {state.groups} shards"
+                raise SubmitError(
+                    f"operator {operator.name!r} has windows or is a join: its state in checkpoint {manifest.number} "
+                    f"is routed by {before}, and would be by {', '.join(routed_by)} among "
+                    f"{(summary.instances or 1) * summary.shards}. Fuse it as before, or give it another name and pass "
+                    f"drop=[{operator.name!r}]."
+                )
 
 
 def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:

@@ -66,7 +66,7 @@ def submit(
     fuse : False, "auto" or sequence of (str, str)
         Which computes run in one task by direct calls, instead of sending rows to each other: none; those that share
         key columns (`Topology.explain` shows them); or pairs of a compute and one that reads it, as of
-        `Topology.fusions`. Not yet with state on disk.
+        `Topology.fusions`.
     **options
         What the control loop aims at: ``latency_target``, ``planner``, ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``flush_interval``,
@@ -116,19 +116,8 @@ def submit(
     check_exposure([client.scheduler.address])
     checked = job_options(options)
     components = build_components(topology, fuse)
-    check_fused(components, checked)
     check_sources(components)
     return start(described(topology, components, job_name(name, topology), checked, cores or {}), client)
-
-
-def check_fused(components: Iterable[Component], options: JobOptions) -> None:
-    """Refuse options of jobs that fused computes do not support."""
-    fused = [operator.name for component in components for operator in component.fused]
-    if fused and options.state_store != "memory":
-        raise SubmitError(
-            f"fuse= runs {', '.join(map(repr, fused))} in the tasks of other computes, whose state is in memory: pass "
-            f'fuse=False, or state_store="memory" instead of {options.state_store!r}.'
-        )
 
 
 def check_sources(components: Iterable[Component]) -> None:

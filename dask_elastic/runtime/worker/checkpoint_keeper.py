@@ -157,7 +157,14 @@ class CheckpointKeeper:
 
     # what instances contribute
 
-    def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState | FusedStore, held: float) -> None:
+    def cut(
+        self,
+        checkpoint: int,
+        executor: ExecutorId,
+        store: PrimaryState | FusedStore,
+        held: float,
+        event_time: int | None,
+    ) -> None:
         """Copy what has changed in a compute's state in an executor, whose tasks are idle; the thread writes the copy.
 
         State on disk is copied to the local disk: if that is full, the checkpoint fails.
@@ -172,6 +179,8 @@ class CheckpointKeeper:
             Its state.
         held : float
             Seconds for which its inputs had to wait.
+        event_time : int or None
+            The event time of the executor's last state record.
         """
         with self._lock:
             # An earlier checkpoint whose file is not written was given up.
@@ -195,8 +204,8 @@ class CheckpointKeeper:
                 # The thread may have written the file of an earlier cut meanwhile.
                 now = self._chains[executor]
                 self._chains[executor] = replace(now, links=(*now.links, after.links[-1]))
-        schema, time = store.input_schema, store.event_time
-        self._do(lambda: self._write(checkpoint, executor, state, schema, held, time), checkpoint, executor)
+        schema = store.input_schema
+        self._do(lambda: self._write(checkpoint, executor, state, schema, held, event_time), checkpoint, executor)
 
     def _write(
         self,

@@ -228,9 +228,10 @@ class JobPart:
                 restores = self.checkpoints is not None and self.checkpoints.restores
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
                 place = (identity, space, self.spec.node, first, inputs)
-                due = (operator.clocks, grid_of(operator), operator.delay)
+                due = (component.clocks, grid_of(component.computes), operator.delay)
                 executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
                 executor.store.union = union_types(component, self._components)
+                executor.store.hold(component.computes)
                 self.stores.add(identity, component.computes, executor.store)
                 executor.task_ended = self._node.task_ends.note
                 if self.checkpoints is not None:

@@ -181,6 +181,7 @@ class PartCheckpoints:
         states = {} if self._manifest is None else {state.name: state for state in self._manifest.states}
         space = KeySpace(len(self._spec.homes[executor.component]), store.shards)
         stores = store.stores(executor.component)
+        times: list[int | None] = []
         for operator in component.computes:
             # An operator that was added to the topology has no state yet.
             if (state := states.get(operator.name)) is None:
@@ -190,8 +191,11 @@ class PartCheckpoints:
             into = stores[operator.name]
             restored = restore_executor(self._folder, state, executor.index, space.executors, into, changed, placing)
             into.input_schema = restored.input_schema
-            into.event_time = restored.event_time
+            times.append(restored.event_time)
             self.keeper.restore(ExecutorId(operator.name, executor.index), restored.chain)
+        known = [time for time in times if time is not None]
+        # Of computes that ran apart: what one of them has not closed is closed again.
+        store.event_time = min(known) if known and len(known) == len(times) else None
         store.track_dirty = True
 
     def position(self, source: ExecutorId) -> SourcePosition:

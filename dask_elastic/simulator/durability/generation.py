@@ -117,7 +117,7 @@ class SimulatedGeneration(Durability):
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
         """Copy the state of each compute of an executor; it is then written."""
         for operator, part in store.stores(executor.component).items():
-            copied = ExecutorCut(KeyedStore.extract(part), None, part.input_schema, part.event_time)
+            copied = ExecutorCut(KeyedStore.extract(part), None, part.input_schema, store.event_time)
             self._spawn(executor, self._write(checkpoint, ExecutorId(operator, executor.index), copied))
 
     def received(self, checkpoint: int, sink: ExecutorId, batches: Iterable[tuple[int, pa.RecordBatch]]) -> None:

@@ -27,12 +27,9 @@ class FusedStore(KeyedStore):
     ----------
     input_schema : Schema or None
         The schema of the compute's input; None before the first batch.
-    event_time : int or None
-        The event time of the last state record, microseconds since the Unix epoch; only at the executor's home.
     """
 
     input_schema: pa.Schema | None = None
-    event_time: int | None = None
 
     def __init__(
         self, first: KeyedStore, shard_of: Callable[[Words], npt.NDArray[Any]], make_lock: MakeLock = NoLock
@@ -41,6 +38,8 @@ class FusedStore(KeyedStore):
         super().__init__(first.shards, shard_of, make_lock)
         self._owner, self.owner, self.changes = first._owner, first.owner, first.changes
         self.reserve = self._reserve
+        # What becomes of the rows of windows is counted for the component.
+        self.row_counts = first.row_counts
 
     @property
     def owner_version(self) -> object:

@@ -84,18 +84,21 @@ def obstacle(operator: Operator) -> str | None:
     >>> from dask_elastic.topology.aggregate import Count
     >>> obstacle(Compute("planes", ("plane",), {"flights": Count()})) is None
     True
-    >>> obstacle(Compute("planes", ("plane",), {"flights": Count()}, store="disk"))
-    'keeps its state on disk'
+    >>> from dask_elastic.topology.windowing import EventWindow, Windowing
+    >>> windowing = Windowing((EventWindow(0, 10, 10),), ("at",), late="stream")
+    >>> obstacle(Compute("planes", ("plane",), {"flights": Count()}, windowing=windowing))
+    'passes on late rows'
     """
     if not isinstance(operator, Compute):
         return f"is a {operator.kind}, not a compute"
     if operator.join is not None:
         return "is a join"
-    if operator.windowing is not None:
-        return "has windows"
-    if operator.timers:
-        return "has timers"
-    return "keeps its state on disk" if operator.store in ("disk", "auto") else None
+    windowing = operator.windowing
+    if windowing is not None and operator.aggregates is None:
+        return "calls a function for each window"
+    if windowing is not None and (windowing.late == "stream" or windowing.null_time == "late"):
+        return "passes on late rows"
+    return None
 
 
 def producer(topology: OperatorGraph, compute: str) -> str | None:

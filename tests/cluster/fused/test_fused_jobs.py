@@ -36,9 +36,10 @@ def loans():
     return topology
 
 
-def test_state_of_fused_computes_is_read_at_their_homes(client):
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_state_of_fused_computes_is_read_at_their_homes(client, store):
     # More cores than the home of each executor has.
-    job = de.submit(loans(), client, fuse=[("first", "areas")], cores={"first": 3})
+    job = de.submit(loans(), client, fuse=[("first", "areas")], cores={"first": 3}, state_store=store)
     job.wait(**RUN)
     wanted = Counter(LOANS["area"].to_pylist())
     pairs = Counter(zip(LOANS["area"].to_pylist(), LOANS["kind"].to_pylist(), strict=True))
@@ -71,7 +72,6 @@ def test_state_before_the_first_row_has_columns(client):
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        ({"state_store": "auto"}, SubmitError, "'areas' in the tasks of other computes, whose state is in memory"),
         ({"cores": {"areas": 1}}, SubmitError, "'areas', which runs in the tasks of 'first'"),
         ({"fuse": [("loans", "first")]}, TopologyError, "'loans' is a source, not a compute"),
         ({"fuse": "all"}, TopologyError, "fuse is 'all'; give"),
