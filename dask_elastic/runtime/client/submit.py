@@ -207,7 +207,6 @@ def _summary(component: Component, inputs: Mapping[str, pa.Schema | None], durab
             "fused": tuple(_compute_summary(one, inputs, durable) for one in component.fused),
             "instances": operator.executors,
             "shards": operator.shards,
-            "windowing": pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
             **_compute_summary(operator, inputs, durable)._asdict(),
         }
         del about["name"]
@@ -233,6 +232,7 @@ def _compute_summary(operator: Compute, inputs: Mapping[str, pa.Schema | None], 
         table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes(),
         pickle.dumps(reading_of(operator)) if durable else None,
         operator.routed_by or operator.keys,
+        pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
     )
 
 

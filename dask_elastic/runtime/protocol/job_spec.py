@@ -119,6 +119,8 @@ class ComputeSummary(NamedTuple):
         How its state is read from a checkpoint as values: a pickled `Pickled`; None in a job without checkpoints.
     routed_by : tuple of str
         The key columns that decide in which shard a key is.
+    windowing : bytes or None
+        Its windows: a pickled `Windowing`; None without any.
     """
 
     name: str
@@ -126,6 +128,7 @@ class ComputeSummary(NamedTuple):
     empty_state: bytes | None = None
     reading: bytes | None = None
     routed_by: tuple[str, ...] = ()
+    windowing: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class ComponentSummary:
     fused : tuple of ComputeSummary
         The computes that run in its tasks behind the first one.
     windowing : bytes or None
-        The windows of a stateful component: a pickled `Windowing`; None without any.
+        The windows of the first compute of a stateful component: a pickled `Windowing`; None without any.
     routed_by : tuple of str
         The key columns of a stateful component that decide in which shard a key is.
     """
@@ -195,7 +198,13 @@ class ComponentSummary:
         """The computes that run in its tasks, the first one first; none of a source or sink."""
         if self.kind != "compute":
             return ()
-        return ComputeSummary(self.name, self.keys, self.empty_state, self.reading, self.routed_by), *self.fused
+        own = (self.name, self.keys, self.empty_state, self.reading, self.routed_by, self.windowing)
+        return ComputeSummary(*own), *self.fused
+
+    @property
+    def windowings(self) -> tuple[tuple[str, bytes], ...]:
+        """The windows of each compute that has some."""
+        return tuple((compute.name, compute.windowing) for compute in self.computes if compute.windowing is not None)
 
     def empty_state_of(self, operator: str) -> bytes | None:
         """Return the state of one of its computes before the first row, as an Arrow IPC stream."""

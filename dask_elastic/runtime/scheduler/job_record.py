@@ -347,7 +347,7 @@ class JobRecord:
             nodes=self.spec.nodes,
             silent=tuple(sorted(self.silent.difference(self.spec.nodes))),
             components=tuple(
-                ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowing)
+                ComponentDescription(s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowings)
                 for s in self.spec.summaries
             ),
             executors=tuple(measure for report in reports for measure in report.executors),
