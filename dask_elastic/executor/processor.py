@@ -88,6 +88,9 @@ class Processor:
             self.windows = self.logic
             if not isinstance(self.logic, CountLogic):
                 self.firing = self.logic
+        for fused in self._fused.values():
+            if fused.reads_first and self.functions is None:
+                fused.follow(self.logic)
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""

@@ -32,7 +32,7 @@ from dask_elastic.simulator.durability.sink_target import SinkTarget
 from dask_elastic.topology import Component, Topology, aggregate, build_components
 from dask_elastic.topology.state_kind import Value
 
-FUSED = [("per_key", "per_source"), ("per_source", "turns"), ("turns", "per_bucket")]
+FUSED = [("per_key", "per_source"), ("per_source", "turns"), ("turns", "per_bucket"), ("per_bucket", "peaks")]
 TURN = 3
 """After so many rows of a key, its state in `turns` is deleted, once what expires has."""
 
@@ -68,7 +68,7 @@ def state_of_turns(world: World, *key: str) -> dict[tuple[object, ...], int]:
 
 
 def make_topology(batches: list[list[pa.RecordBatch]], shards: int) -> Topology:
-    """Return four computes, by different keys that all have the bucket."""
+    """Return five computes, by keys that all have the bucket."""
     topology = Topology("fused")
     numbers = topology.source("numbers", Numbers(batches))
     keeps = ["bucket", "src", "key"]
@@ -85,12 +85,13 @@ def make_topology(batches: list[list[pa.RecordBatch]], shards: int) -> Topology:
     turns = per_source.key_by("key", "bucket").compute(turn, name="turns", state=TURNS, keeps=keeps)
     per_bucket = turns.key_by("bucket").compute(aggregates, name="per_bucket")
     per_bucket.sink(UnopenedSink(), name="results")
+    per_bucket.key_by("bucket").compute({"most": aggregate.Max("count"), "sum": aggregate.Max("total")}, name="peaks")
     return topology
 
 
 @dataclass(frozen=True)
 class FusedScenario(CheckpointedScenario):
-    """A `CheckpointedScenario` of one component with four computes."""
+    """A `CheckpointedScenario` of one component with five computes."""
 
     def run(self) -> Simulation:
         # Keys without state are removed while the job runs.
@@ -122,7 +123,7 @@ class FusedSimulation(Simulation):
                 continue
             self.flushed.add(token)
             for compute in home.component.computes:
-                if compute.name == "turns":
+                if compute.name in ("turns", "peaks"):
                     continue
                 store = home.executor.store
                 table = read_state(compute, store if compute.name == "per_key" else store.behind(compute.name))
@@ -137,6 +138,8 @@ class FusedSimulation(Simulation):
         expected = expected_per_bucket(rows)
         assert state_of(self.world, "per_bucket", "bucket") == expected
         assert last_outputs(self.world) == expected
+        most = {bucket: row["most"] for bucket, row in state_of(self.world, "peaks", "bucket").items()}
+        assert most == {bucket: row["count"] for bucket, row in expected.items()}
         self._check_sources(rows)
         assert state_of_turns(self.world, "key", "bucket") == turns_of(rows, "key", "bucket")
         self.check_flushes(self.world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from fused_scenario import FusedScenario
@@ -15,6 +16,7 @@ from dask_elastic.state.codec import decode
 from dask_elastic.state.fused import packing
 from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.state.fused.fused_store import FusedStore
+from dask_elastic.state.fused.key_link import KeyLink
 from dask_elastic.state.storage import Storage
 from dask_elastic.state.store import KeyedStore
 
@@ -127,6 +129,16 @@ def flush_lacks_the_tombstones_of_fused_computes(monkeypatch):
         return state if state is None else state.filter(pc.invert(state.column("__deleted")))
 
     monkeypatch.setattr(FusedStore, "extract", extract)
+
+
+def link_has_the_slots_of_other_keys(monkeypatch):
+    real = KeyLink.note
+
+    def note(self, before, found):
+        real(self, before, found)
+        self._slots[before.slots] = np.roll(self._slots[before.slots], 1)
+
+    monkeypatch.setattr(KeyLink, "note", note)
 
 
 MUTANTS = [
