@@ -30,6 +30,8 @@ class OperatorState:
     event_times : tuple of (int or None)
         Per executor, the event time up to which its timers had fired and its windows were closed, in microseconds since
         the Unix epoch; empty in manifests of earlier versions.
+    routed_by : tuple of str
+        The key columns that decide in which shard a key is; empty for all of them.
     """
 
     name: str
@@ -39,6 +41,7 @@ class OperatorState:
     chains: tuple[Chain, ...]
     reading: Pickled | None = None
     event_times: tuple[int | None, ...] = ()
+    routed_by: tuple[str, ...] = ()
 
     @property
     def groups(self) -> int:

@@ -112,6 +112,7 @@ def _manifest(manifest: Manifest) -> dict[str, Any]:
                 "reading": _pickled(state.reading),
                 "chains": [_chain(chain) for chain in state.chains],
                 "event_times": list(state.event_times),
+                "routed_by": list(state.routed_by),
             }
             for state in manifest.states
         ],
@@ -136,8 +137,9 @@ def _loaded(described: dict[str, Any]) -> Manifest:
                 state["shards"],
                 tuple(_loaded_chain(chain) for chain in state["chains"]),
                 _unpickled(state["reading"]),
-                # Manifests of earlier versions lack it.
+                # Manifests of earlier versions lack these.
                 tuple(state.get("event_times", ())),
+                tuple(state.get("routed_by", ())),
             )
             for state in described["states"]
         ),

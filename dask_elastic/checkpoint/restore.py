@@ -14,6 +14,7 @@ from dask_elastic.checkpoint.chain import FULL, Chain
 from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import OperatorState
+from dask_elastic.checkpoint.other_placing import OtherPlacing
 from dask_elastic.checkpoint.regrouping import Regrouping
 from dask_elastic.checkpoint.state_file import StateFile, StateHeader
 from dask_elastic.state.codec import IDENTITY
@@ -50,6 +51,7 @@ def restore_executor(
     executors: int,
     store: KeyedStore,
     changed: ChangedAggregates | None = None,
+    placing: OtherPlacing | None = None,
 ) -> Restored:
     """Install the state of one executor.
 
@@ -67,6 +69,8 @@ def restore_executor(
         An empty store, whose shards no task owns yet.
     changed : ChangedAggregates, optional
         Converts the state, if the operator's aggregates have changed.
+    placing : OtherPlacing, optional
+        Where the keys are now, if that is not decided as it was.
 
     Returns
     -------
@@ -87,15 +91,44 @@ def restore_executor(
     >>> restore_executor(CheckpointFolder("memory://restore"), state, 0, 1, store).chain
     Chain(shards=4, links=(), most=32)
     """
+    if placing is not None:
+        return _restore_placed(folder, state, executor, store, changed, placing)
     regrouping = Regrouping(state.executors, state.shards, executors)
     kept = regrouping.identical and changed is None
-    # Files of other executors or other aggregates cannot be continued.
-    chain = state.chains[executor] if kept else Chain.without_files(len(regrouping.groups(executor)))
-    restored = Restored(chain, event_time=event_time_of(state, regrouping.sources(executor)))
+    restored = Restored(Chain(store.shards), event_time=event_time_of(state, regrouping.sources(executor)))
     for header, batch in state_batches(folder, state, executor, executors):
         restored.input_schema = header.input_schema or restored.input_schema
         if batch is not None:
             install(store, header, batch, changed)
+    # Files of other executors or other aggregates cannot be continued.
+    restored.chain = state.chains[executor] if kept else _chain_of(store)
+    return restored
+
+
+def _chain_of(store: KeyedStore) -> Chain:
+    """Return the chain of restored state of which no file can be used."""
+    # A cut of a store without any state writes nothing, so nothing may be missing before it.
+    return Chain(store.shards) if store.key_schema is None else Chain.without_files(store.shards)
+
+
+def _restore_placed(
+    folder: CheckpointFolder,
+    state: OperatorState,
+    executor: int,
+    store: KeyedStore,
+    changed: ChangedAggregates | None,
+    placing: OtherPlacing,
+) -> Restored:
+    """Install what an executor has now of the state of all executors."""
+    sources = list(range(state.executors))
+    restored = Restored(Chain(store.shards), event_time=event_time_of(state, sources))
+    # A key was in one executor, whose files are read in their order.
+    for source in sources:
+        for header, batch in source_batches(folder, state, source):
+            restored.input_schema = header.input_schema or restored.input_schema
+            if batch is not None and (placed := placing.of_executor(batch, executor)).num_rows:
+                install(store, header, placed, changed)
+    restored.chain = _chain_of(store)
     return restored
 
 

@@ -29,9 +29,16 @@ def job_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def stateful_operators(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the stateful operators of the job on the command line that begin with a text; click calls it."""
+    """Return the stateful operators with executors of their own that begin with a text; click calls it."""
     return _found(
         ctx, incomplete, lambda client: [one.name for one in _described(ctx, client).components if one.kind == COMPUTE]
+    )
+
+
+def computes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return all stateful operators that begin with a text, fused ones as well; click calls it."""
+    return _found(
+        ctx, incomplete, lambda client: [name for one in _described(ctx, client).components for name in one.computes]
     )
 
 

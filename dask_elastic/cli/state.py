@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
-from dask_elastic.cli.job_completion import job_names, stateful_operators
+from dask_elastic.cli.job_completion import computes, job_names
 from dask_elastic.cli.rows import SHOWN, RowFile, output
 from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.runtime.client.job import job as find_job
@@ -26,7 +26,7 @@ from dask_elastic.vocab.errors import StateError
 
 @click.command(cls=Command)
 @click.argument("job", shell_complete=job_names)
-@click.argument("operator", shell_complete=stateful_operators)
+@click.argument("operator", shell_complete=computes)
 @click.option("--key", "key", multiple=True, metavar="VALUE",
               help="Only the row of this key; repeat it for several key columns, in their order.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N",

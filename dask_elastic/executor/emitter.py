@@ -60,6 +60,7 @@ class Emitter:
         self._spaces = spaces
         self._sink_instance = sink_instance
         self._doors: dict[Exit, _Door] = {}
+        self._behind: dict[str, list[_Step]] = {}
         self.edge_rows = dict.fromkeys(edges(component, outputs), 0)
         steps = self._steps_of(outputs)
         self._late: list[_Step] = [
@@ -72,6 +73,7 @@ class Emitter:
 
     def _branch(self, branch: Branch) -> _Step:
         operator, then = branch.operator, self._steps_of(branch.then)
+        self._behind[operator.name] = then
         return (self._fused[operator.name] if isinstance(operator, Compute) else operator), then
 
     def _door(self, exit_: Exit) -> _Door:
@@ -108,6 +110,28 @@ class Emitter:
         deliveries: list[Delivery] = []
         self._follow(self._steps, batches, self.component, stamp, deliveries)
         self._follow(self._late, late, self.component, stamp, deliveries)
+        return deliveries
+
+    def fire(self, batches: Iterable[pa.RecordBatch], batch: Batch) -> list[Delivery]:
+        """Route what a state record has made the component's operator emit; the fused computes fire behind it.
+
+        Parameters
+        ----------
+        batches : iterable of pyarrow.RecordBatch
+            Output, in order.
+        batch : Batch
+            The record.
+
+        Returns
+        -------
+        list of Delivery
+            In order; rows for one executor keep their order.
+        """
+        deliveries: list[Delivery] = []
+        self._follow(self._steps, batches, self.component, batch.stamp, deliveries)
+        # Rows of each compute reach only later ones.
+        for name, fused in self._fused.items():
+            self._follow(self._behind[name], fused.fire(batch), name, batch.stamp, deliveries)
         return deliveries
 
     def _follow(

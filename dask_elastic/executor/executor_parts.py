@@ -111,7 +111,9 @@ class ExecutorParts:
         """Return the measures of the executor at this moment."""
         # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
         shard_bytes, windows = self.store.shard_bytes(), self.store.counted()
-        open_windows = None if windows is None else len(self.store)
+        stores = self.store.stores(self.identity.component).values()
+        on_disk = sum(store.state_bytes() for store in stores if store.storage.on_disk)
+        open_windows = None if windows is None else self.store.open_windows
         with self.lock:
             return self.measures.measured(
                 now,
@@ -120,7 +122,7 @@ class ExecutorParts:
                 cores=self.cores.by_node(),
                 queue_rows=self._pending_rows - self.routes.record_rows,
                 state_bytes=int(shard_bytes.sum()),
-                state_on_disk=int(shard_bytes.sum()) if self.store.storage.on_disk else 0,
+                state_on_disk=on_disk,
                 shard_bytes=shard_bytes,
                 moves=self.moves.finished,
                 moves_across=self.moves.finished_across,

@@ -102,7 +102,10 @@ class AggregateLogic:
         self.session = session
         self.emits = emits
         self._aggregates = operator.aggregates
-        self._bound: _Bound | None = None
+        self._bound: Bound | None = None
+        # The last batch of results, and the keys of its rows: the next compute of a component may have the same.
+        self.made: tuple[pa.RecordBatch, Located] | None = None
+        self.located: Located | None = None
 
     def process(
         self, rows: pa.RecordBatch | ChosenRows, hashes: np.ndarray, now: float = 0.0, errors: Errors | None = None
@@ -112,7 +115,11 @@ class AggregateLogic:
         if not rows.schema.equals(bound.schema):
             rows = rows.copied() if isinstance(rows, ChosenRows) else rows
             rows = check_schema(bound.schema, rows, f"the input of {self.operator.name!r}")
-        located = self.session.locate(rows, self.operator.keys, hashes, checks_of(rows, bound.keys, self.operator.keys))
+        checks = checks_of(rows, bound.keys, self.operator.keys)
+        return self.update(bound, rows, self.session.locate(rows, self.operator.keys, hashes, checks))
+
+    def update(self, bound: Bound, rows: pa.RecordBatch | ChosenRows, located: Located) -> list[pa.RecordBatch]:
+        """Update the state of located keys; as `process`."""
         results: list[pa.Array] = []
 
         def update(current: list[Column]) -> list[Column]:
@@ -122,19 +129,26 @@ class AggregateLogic:
                 results.extend(bound.bundle.results(fields).values())
             return fields
 
+        self.made, self.located = None, located
         self.session.apply(located, update)
         if not self.emits:
             return []
         columns = _key_columns(rows, bound.keys, located)
-        return [pa.RecordBatch.from_arrays([*columns, *results], schema=bound.results)]
+        batch = pa.RecordBatch.from_arrays([*columns, *results], schema=bound.results)
+        self.made = batch, located
+        return [batch]
 
-    def _bind(self, schema: pa.Schema) -> _Bound:
+    def bound_to(self, schema: pa.Schema) -> Bound | None:
+        """Return what depends on the schema of the input, if a batch of that schema has been processed."""
+        return self._bound if self._bound is not None and schema.equals(self._bound.schema) else None
+
+    def _bind(self, schema: pa.Schema) -> Bound:
         bundle = Bundle(self._aggregates, schema)
         self.store.declare(schema_of_keys(schema, self.operator.keys), bundle.fields)
         positions = [schema.get_field_index(key) for key in self.operator.keys]
         names = [*self.operator.keys, *bundle.schema.names]
         types = [*(schema.field(position).type for position in positions), *bundle.schema.types]
-        self._bound = _Bound(schema, bundle, positions, pa.schema([*zip(names, types, strict=True)]))
+        self._bound = Bound(schema, bundle, positions, pa.schema([*zip(names, types, strict=True)]))
         return self._bound
 
 
@@ -150,7 +164,7 @@ def _key_columns(rows: pa.RecordBatch | ChosenRows, positions: list[int], locate
     return [column.take(first) for column in columns]
 
 
-class _Bound(NamedTuple):
+class Bound(NamedTuple):
     """What depends on the schema of the input: the aggregates, positions of the key columns, schema of the results."""
 
     schema: pa.Schema

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from dask_elastic.executor.union_types import UnionTypes
 from dask_elastic.state.fused.component_store import ComponentStore
+from dask_elastic.state.fused.fused_store import FusedStore
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.row_counts import RowCounts
 
 
@@ -33,6 +38,29 @@ class PrimaryState(ComponentStore):
     union: UnionTypes | None = None
 
     _remote_counts = RowCounts()
+    _windowed: Sequence[KeyedStore] = ()
+
+    def hold(self, computes: Sequence[Compute]) -> None:
+        """Make the stores of an executor's computes, the first operator's is this one."""
+        for operator in computes[1:]:
+            self.behind(operator.name)
+        self._windowed = [
+            self.behind(operator.name) if number else self
+            for number, operator in enumerate(computes)
+            if operator.windowing is not None
+        ]
+
+    @property
+    def open_windows(self) -> int:
+        """The live keys of the computes with windows."""
+        return sum(map(len, self._windowed))
+
+    def stores(self, component: str) -> dict[str, PrimaryState | FusedStore]:
+        """Return the store of each compute, by name: that of the component and those that are fused behind it.
+
+        A checkpoint has a part for each of them.
+        """
+        return {component: self, **self.fused}
 
     def add_counts(self, counts: tuple[int, ...]) -> None:
         """Add what became of the rows of a remote task; the caller holds the executor's lock."""

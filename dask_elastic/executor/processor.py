@@ -89,6 +89,9 @@ class Processor:
             self.windows = self.logic
             if not isinstance(self.logic, CountLogic):
                 self.firing = self.logic
+        for fused in self._fused.values():
+            if fused.reads_first and self.functions is None:
+                fused.follow(self.logic)
 
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
@@ -96,11 +99,10 @@ class Processor:
             assert isinstance(self.windows, WindowLogic), "only windows whose partials can be merged hand them over"
             self.windows.merge(batch, self.error_policy)
             return []
+        for fused in self._fused.values():
+            fused.begin(batch)
         if batch.record is not None:
-            assert self.firing is not None, (
-                "the operator has a clock of event time or timers, and no aggregates without windows"
-            )
-            return self.emitter.emit(self.firing.fire(batch, self.error_policy), batch.stamp)
+            return self.emitter.fire([] if self.firing is None else self.firing.fire(batch, self.error_policy), batch)
         rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
         if self.functions is not None:
@@ -108,8 +110,6 @@ class Processor:
             # It runs the function itself: rows that wait already must not be processed again.
             outputs = self.functions.process(rows, batch, self.error_policy)
             return self.emitter.emit(outputs, batch.stamp, self.functions.take_late())
-        for fused in self._fused.values():
-            fused.begin(hashes, batch.now)
         if self.join is not None:
             # A join calls no user code, and an error after it has buffered rows must not process them again.
             return self.emitter.emit(self.join.process(rows, hashes, settled=batch.settled), batch.stamp)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -34,7 +35,7 @@ class SourceStanding:
 
 @dataclass(frozen=True)
 class ExecutorCut:
-    """The state of an executor: all of it, and what has changed since the cut before.
+    """The state of a compute in an executor: all of it, and what has changed since the cut before.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ class SimulatedCheckpoints:
     Parameters
     ----------
     instances : iterable of ExecutorId
-        All sources, executors and sinks.
+        All sources and sinks, and each compute in each executor.
 
     Attributes
     ----------
@@ -111,7 +112,7 @@ class SimulatedCheckpoints:
     given_up : set of int
         The numbers of those that were given up.
     cuts : dict of ExecutorId to list of (int, ExecutorCut)
-        Every cut of each executor with its checkpoint, oldest first.
+        Every cut of each compute in each executor with its checkpoint, oldest first.
     progress : CheckpointProgress or None
         The checkpoint in progress.
     """
@@ -153,13 +154,14 @@ class SimulatedCheckpoints:
         self._acknowledge(checkpoint, source)
 
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
-        """Copy the state of an executor."""
-        changes = store.extract(dirty_only=True)
-        found = ExecutorCut(store.extract(), changes, store.input_schema, store.event_time)
-        self.cuts.setdefault(executor, []).append((checkpoint, found))
-        if self._is_current(checkpoint):
-            self._contents.executors[executor] = found
-        self._acknowledge(checkpoint, executor)
+        """Copy the state of each compute of an executor."""
+        for operator, part in store.stores(executor.component).items():
+            identity = ExecutorId(operator, executor.index)
+            found = ExecutorCut(KeyedStore.extract(part), _changes(part), part.input_schema, store.event_time)
+            self.cuts.setdefault(identity, []).append((checkpoint, found))
+            if self._is_current(checkpoint):
+                self._contents.executors[identity] = found
+            self._acknowledge(checkpoint, identity)
 
     def received(self, checkpoint: int, sink: ExecutorId, batches: Iterable[tuple[int, pa.RecordBatch]]) -> None:
         """Take what a sink has received."""
@@ -175,3 +177,9 @@ class SimulatedCheckpoints:
         if progress is not None and progress.number == checkpoint and progress.acknowledge(instance, None):
             self.complete.append(self._contents)
             self.progress = None
+
+
+def _changes(store: KeyedStore) -> pa.RecordBatch | None:
+    """Cut a store as for a file without any shard in full."""
+    batches = [batch for part in store.cut(lambda changed, live: ()) or () for batch in part.batches()]
+    return batches[0] if batches else None

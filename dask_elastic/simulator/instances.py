@@ -8,10 +8,12 @@ from typing import Protocol
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.windows.cells import grid_of
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.checkpoints import (
     CheckpointParts,
+    ExecutorCut,
     SimulatedCheckpoint,
     SimulatedCheckpoints,
     SourceStanding,
@@ -20,6 +22,7 @@ from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecu
 from dask_elastic.simulator.sink import SimulatedSink
 from dask_elastic.simulator.source import SimulatedSource
 from dask_elastic.simulator.surroundings import Surroundings
+from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.vocab.identity import ExecutorId
@@ -88,7 +91,7 @@ def make_executor(
     operator = component.operator
     assert isinstance(operator, Compute)
     inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
-    return FollowedExecutor(
+    executor = FollowedExecutor(
         identity,
         world.spaces[component.name],
         node,
@@ -96,10 +99,12 @@ def make_executor(
         inputs,
         limits=world.options.limits,
         timed=[i for i in inputs if i.component in world.timed],
-        clocks=operator.clocks,
-        grid=grid_of(operator),
+        clocks=component.clocks,
+        grid=grid_of(component.computes),
         delay=operator.delay,
     )
+    executor.store.hold(component.computes)
+    return executor
 
 
 def _build_executors(world: JobInstances, component: Component) -> None:
@@ -109,14 +114,22 @@ def _build_executors(world: JobInstances, component: Component) -> None:
         cut = world.restore.executors.get(identity)
         first = cores if cut is None else {node: max(1, cores.get(node, 0))}
         executor = make_executor(world, component, identity, node, first)
-        if cut is not None:
-            executor.store.event_time = cut.event_time
-            if cut.state is not None:
-                executor.store.install(cut.state)
-                executor.store.input_schema = cut.input_schema
+        for operator, store in executor.store.stores(name).items():
+            cut = world.restore.executors.get(ExecutorId(operator, identity.index))
+            if cut is not None:
+                executor.store.event_time = cut.event_time
+                _restore(store, cut)
         executor.store.track_dirty = True
         world.homes[identity] = ExecutorFibers(world, executor, component)
         _add(world, identity)
+        for fused in component.fused:
+            world.checkpoints.add(ExecutorId(fused.name, identity.index))
+
+
+def _restore(store: PrimaryState | FusedStore, cut: ExecutorCut) -> None:
+    if cut.state is not None:
+        store.install(cut.state)
+        store.input_schema = cut.input_schema
 
 
 def _build_sinks(world: JobInstances, component: Component, inputs: list[ExecutorId]) -> None:

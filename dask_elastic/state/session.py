@@ -40,9 +40,11 @@ class Located:
         The slot of each distinct key.
     grouping : Grouping
         The rows by key; group i is the key of `slots[i]`.
+    layout : int
+        The number of the store's layout for which the slots are valid.
     """
 
-    __slots__ = ("_batch", "_first", "_layout", "grouping", "slots")
+    __slots__ = ("_batch", "_first", "grouping", "layout", "slots")
 
     def __init__(
         self, slots: Slots, grouping: Grouping, first: Slots | None, batch: Batch | Again, layout: int
@@ -52,7 +54,7 @@ class Located:
         self._first = first
         # Needed to locate the keys again if the store is packed in the meantime.
         self._batch = batch
-        self._layout = layout
+        self.layout = layout
 
     @property
     def first(self) -> Slots:
@@ -180,7 +182,7 @@ class Session(SlotSearch):
         while True:
             with self.gate:
                 self._require_open()
-                if located._layout == self._store.layout:
+                if located.layout == self._store.layout:
                     values = self._store.slots.values
                     chosen = values if fields is None else [values[field] for field in fields]
                     return [column.take(located.slots) for column in chosen]
@@ -215,7 +217,7 @@ class Session(SlotSearch):
         while True:
             with self.gate:
                 self._require_open()
-                if located._layout == self._store.layout:
+                if located.layout == self._store.layout:
                     mark = DIRTY if self._store.track_dirty else LIVE
                     slots = located.slots if chosen is None else located.slots[chosen]
                     self._store.slots.write(slots, values, mark)
@@ -259,7 +261,7 @@ class Session(SlotSearch):
         while True:
             with self.gate:
                 self._require_open()
-                if located._layout == self._store.layout:
+                if located.layout == self._store.layout:
                     return self._swept(located.slots, remaining_of, times)
             self._relocate(located)
 
@@ -414,7 +416,7 @@ class Session(SlotSearch):
             found = self._store.admit(self.task, rows, key_columns, located.first, hashes, check)
         else:
             found = batch()
-        located._layout, located.slots = found
+        located.layout, located.slots = found
 
     def _check_count(self, values: Sequence[Column | None]) -> None:
         fields = self._store.slots.fields

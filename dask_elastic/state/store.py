@@ -379,8 +379,8 @@ class KeyedStore(StoredKeys):
                 return self.slots.bytes_by_shard(self.shards, self._keys.nbytes / self.slots.used)
 
     def state_bytes(self) -> int:
-        """Return the approximate bytes of all live keys."""
-        return int(self.shard_bytes().sum())
+        """Return the approximate bytes of all live keys, without those of computes that are fused behind."""
+        return int(KeyedStore.shard_bytes(self).sum())
 
     def __len__(self) -> int:
         with self._lock:

@@ -20,6 +20,7 @@ from dask_elastic.topology.operators import (
     Stateless,
     select_columns,
 )
+from dask_elastic.vocab.state_record import Clock
 
 Columns: TypeAlias = tuple[str, ...] | None
 
@@ -140,6 +141,11 @@ class Component:
     def computes(self) -> tuple[Compute, ...]:
         """The computes that run in the component's tasks, the first operator first."""
         return (self.operator, *self.fused) if isinstance(self.operator, Compute) else ()
+
+    @property
+    def clocks(self) -> frozenset[Clock]:
+        """The clocks of the timers and windows of its computes."""
+        return frozenset(clock for compute in self.computes for clock in compute.clocks)
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:

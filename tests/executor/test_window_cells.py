@@ -113,7 +113,7 @@ def test_records_are_made_wherever_an_instance_begins_ends_or_expires(windows, l
     operator = Compute(
         "c", ("k",), {"n": de.aggregate.Count()}, windowing=windowing_of(windows, allowed_lateness=lateness)
     )
-    grid = grid_of(operator)
+    grid = grid_of([operator])
     for window in operator.windowing.windows:
         for begin in range(window.start, window.start + 5 * window.frequency, window.frequency):
             for time in (begin, begin + window.length, begin + window.length + lateness):

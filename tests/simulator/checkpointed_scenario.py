@@ -12,9 +12,7 @@ import pyarrow as pa
 from followed_job import make_batches
 from scenario import Scenario, Simulation
 
-from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator import CheckpointCommands, Disturber, Placement, SimulatedCheckpoint, World
-from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.state.store import KeyedStore
 
 BETWEEN = 100
@@ -100,11 +98,14 @@ class CheckpointedScenario(Scenario):
     @staticmethod
     def _restored_by_changes(first: Simulation) -> Iterator[tuple[object, object, object]]:
         """Yield the state of each executor at its last cut: by the changes of all of its cuts, and as it was copied."""
+        spaces = {
+            compute.name: first.world.spaces[name]
+            for name, component in first.world.components.items()
+            for compute in component.computes
+        }
         for executor, cuts in first.world.checkpoints.cuts.items():
-            space = KeySpace(1, first.world.spaces[executor.component].shards)
-            changed, copied = (
-                ComponentStore(space.shards, first.world.spaces[executor.component].shard_of) for _ in "ab"
-            )
+            space = spaces[executor.component]
+            changed, copied = (KeyedStore(space.shards, space.shard_of) for _ in "ab")
             for _, cut in cuts:
                 if cut.changes is not None:
                     changed.install(cut.changes)
@@ -113,7 +114,7 @@ class CheckpointedScenario(Scenario):
                 yield executor, _rows(changed), _rows(copied)
 
 
-def _rows(store: ComponentStore) -> list[list[dict[str, object]]]:
-    states = [KeyedStore.extract(one) for one in (store, *store.fused.values())]
-    assert states[0] is not None
-    return [sorted(state.to_pylist(), key=lambda row: row["__hash"]) for state in states if state is not None]
+def _rows(store: KeyedStore) -> list[dict[str, object]]:
+    state = store.extract()
+    assert state is not None
+    return sorted(state.to_pylist(), key=lambda row: row["__hash"])

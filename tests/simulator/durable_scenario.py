@@ -102,7 +102,7 @@ class DurableScenario:
         """Run it to the end and compare with the expected result."""
         random = np.random.default_rng([self.seed, 6])
         batches = make_batches(random)
-        components = build_components(make_durable_topology(batches))
+        components = self._components(batches)
         executors = int(random.integers(1, 3))
         target = SinkTarget(("key", "src"), "order")
 
@@ -117,6 +117,9 @@ class DurableScenario:
             error.add_note(f"{self}; the end of its history:\n{job.control.history()}")
             raise
         return job
+
+    def _components(self, batches: list[list[pa.RecordBatch]]) -> tuple[Component, ...]:
+        return build_components(make_durable_topology(batches))
 
     def _world(self, random, components: Sequence[Component], executors: int, part, restored) -> World:
         homes = int(random.integers(1, 4))

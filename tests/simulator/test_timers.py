@@ -18,3 +18,11 @@ def test_timers_fire_once_in_order_with_rows(outages):
     for what in ("records", "checkpoints", "moves across nodes"):
         assert happened[what] > SEEDS // 3, what
     assert not outages or happened["losses with replay"] > SEEDS // 2
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_timers_fire_once_in_the_task_of_another_compute(place):
+    happened = Counter()
+    for seed in range(SEEDS // 2):
+        happened += TimerScenario(seed, place=place).check().happened()
+    assert happened["losses with replay"] > SEEDS // 6

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from followed_job import UnopenedSink
 
+from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.topology import Source, Topology
 from dask_elastic.topology.timer import Timer
+
+Place = Literal["alone", "behind", "in front"]
+"""Where the compute with timers or windows is among the computes of its component."""
 
 KEYS = 8
 SPAN = 40
@@ -108,11 +113,53 @@ def poll(batch: pa.RecordBatch, state) -> pa.RecordBatch:
     return batch.append_column("timer", pa.array(["poll"] * len(state))).append_column("sum", pa.array(polled))
 
 
-def make_topology(batches: list[pa.RecordBatch], shards: int) -> Topology:
+def through(rows: pa.RecordBatch, state) -> pa.RecordBatch:
+    """Count the rows of each key; return them."""
+    state.set("seen", state.get("seen") + state.grouping.sizes)
+    return rows
+
+
+def with_through(keyed, shards: int, place: Place, compute):
+    """Return a stream whose rows `compute` makes, with another compute before or behind it in the same task, or alone.
+
+    The component is always named "per_key".
+    """
+    counting = {"state": {"seen": pa.int64()}, "shards": shards, "keeps": ["key"]}
+    if place == "behind":
+        return compute(keyed.compute(through, name="per_key", **counting).key_by("key"), "timed")
+    made = compute(keyed, "per_key")
+    return made.key_by("key").compute(through, name="through", **counting) if place == "in front" else made
+
+
+def pairs_of(place: Place) -> list[tuple[str, str]]:
+    return {"behind": [("per_key", "timed")], "in front": [("per_key", "through")], "alone": []}[place]
+
+
+def timed_part(home, place: Place):
+    """Return the compute with timers or windows of an executor, and its store."""
+    if place != "behind":
+        return home.component.operator, home.executor.store
+    return home.component.computes[1], home.executor.store.behind("timed")
+
+
+def seen_by_other(world, place: Place) -> int:
+    """Return the rows that the compute before or behind it has processed."""
+    seen = 0
+    for home in world.homes.values():
+        first = home.executor.store
+        name = "per_key" if place == "behind" else "through"
+        compute = next(compute for compute in home.component.computes if compute.name == name)
+        table = read_state(compute, first if place == "behind" else first.behind(name))
+        seen += 0 if table is None else sum(table["seen"].to_pylist())
+    return seen
+
+
+def make_topology(batches: list[pa.RecordBatch], shards: int, place: Place = "alone") -> Topology:
     topology = Topology("timers")
     keyed = topology.source("steps", Steps(batches)).key_by("key")
     timers = {name: Timer(fire(name)) for name in ("first", "second")} | {"poll": Timer(poll, clock="processing")}
-    fired = keyed.compute(process, name="per_key", state=STATE, timers=timers, shards=shards)
+    options = {"state": STATE, "timers": timers, "shards": shards, "keeps": ["key"]}
+    fired = with_through(keyed, shards, place, lambda rows, name: rows.compute(process, name=name, **options))
     fired.sink(UnopenedSink(), name="results")
     return topology
 

@@ -9,17 +9,28 @@ import numpy as np
 import pyarrow as pa
 from checkpointed_scenario import ATTEMPTS, BETWEEN, EARLIER, GIVEN_UP, HASTY, OVERTAKEN
 from scenario import Scenario
-from timer_job import expected, make_batches, make_topology
+from timer_job import Place, expected, make_batches, make_topology, pairs_of, seen_by_other, timed_part
 
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import CheckpointCommands, Disturber, Placement, SimulatedCheckpoint, World, WorldOptions
-from dask_elastic.topology import build_components
+from dask_elastic.topology import Component, build_components
 
 
 @dataclass(frozen=True)
 class TimerScenario(Scenario):
-    """A `Scenario` of the job with timers."""
+    """A `Scenario` of the job with timers.
+
+    Parameters
+    ----------
+    place : str
+        Where the compute with timers is in its component.
+    """
+
+    place: Place = "alone"
+
+    def components_of(self, batches: list[pa.RecordBatch], shards: int) -> tuple[Component, ...]:
+        return build_components(make_topology(batches, shards, self.place), pairs_of(self.place))
 
     def build(self) -> TimerSimulation:
         random = np.random.default_rng(self.seed)
@@ -37,9 +48,10 @@ class TimerScenario(Scenario):
             event_time="due",
             tick=0.05,
         )
-        world = World(build_components(make_topology(batches, shards)), self._placement(random), random, options)
+        world = World(self.components_of(batches, shards), self._placement(random), random, options)
         self._take_checkpoints(world)
-        return TimerSimulation(world, batches, Disturber(world, self.drawn().disturbances or ()), shards)
+        disturber = Disturber(world, self.drawn().disturbances or ())
+        return TimerSimulation(world, batches, disturber, shards, self.place)
 
     def _placement(self, random: np.random.Generator) -> Placement:
         homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 3))) if self.outages else (3, 0)
@@ -68,7 +80,7 @@ class TimerScenario(Scenario):
         """Return a simulation that continues from a checkpoint of the first one."""
         random = np.random.default_rng([self.seed, 3, checkpoint.number])
         world = first.world
-        components = build_components(make_topology(first.batches, first.shards))
+        components = self.components_of(first.batches, first.shards)
         sinks = {
             identity: tuple((step - EARLIER, rows) for step, rows in received)
             for identity, received in checkpoint.sinks.items()
@@ -76,7 +88,7 @@ class TimerScenario(Scenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
         restored.schedule.now = world.now
-        return TimerSimulation(restored, first.batches, Disturber(restored, ()), first.shards)
+        return TimerSimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.place)
 
     def run(self) -> TimerSimulation:
         """Run it to the end, and continue from each complete checkpoint."""
@@ -99,6 +111,7 @@ class TimerSimulation:
     batches: list[pa.RecordBatch]
     disturber: Disturber
     shards: int
+    place: Place
 
     def run(self) -> None:
         self.world.run()
@@ -119,16 +132,26 @@ class TimerSimulation:
             assert [total for _, _, total in rows] == [*range(1, len(rows) + 1)], f"{key} was polled twice or never"
             assert [time for time, _, _ in rows] == sorted(time for time, _, _ in rows)
         for home in self.world.homes.values():
-            store = home.executor.store
+            compute, store = timed_part(home, self.place)
             if store.key_schema is None:
                 continue
             _, values = store.rows()
             hidden = [values[number] for number, field in enumerate(store.fields) if field.name.endswith("!?")]
             assert len(hidden) == 3
             assert not any(known.any() for known in hidden), "timers are left behind the end"
-            table = read_state(home.component.operator, store)
+            table = read_state(compute, store)
             for row in [] if table is None else table.to_pylist():
                 assert (row["set"] or 0) == (row["polled"] or 0) == len(polled.get(row["key"], ())), row
+
+        self.check_other()
+
+    def check_other(self) -> None:
+        """Check that the other compute of the component has processed every row once."""
+        if self.place == "behind":
+            assert seen_by_other(self.world, self.place) == sum(rows.num_rows for rows in self.batches)
+        elif self.place == "in front":
+            received = [rows for sink in self.world.sinks.values() for _, rows in sink.received]
+            assert seen_by_other(self.world, self.place) == sum(rows.num_rows for rows in received)
 
     def happened(self) -> Counter[str]:
         """Return how often each relevant event occurred."""

@@ -9,7 +9,7 @@ import click
 
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
-from dask_elastic.cli.job_completion import job_names, stateful_operators
+from dask_elastic.cli.job_completion import computes, job_names
 from dask_elastic.cli.terminal.quantities import counted
 from dask_elastic.runtime.client.job import job as find_job
 from dask_elastic.runtime.client.recordings import save_snapshots
@@ -17,7 +17,7 @@ from dask_elastic.runtime.client.recordings import save_snapshots
 
 @click.command(cls=Command)
 @click.argument("job", shell_complete=job_names)
-@click.argument("operator", required=False, shell_complete=stateful_operators)
+@click.argument("operator", required=False, shell_complete=computes)
 @click.option("--plan", "plan", is_flag=True, help="Show only what the control loop would decide now.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of executors; not with --plan.")
 @click.option("--snapshots", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.fused.typed_stream import TypedStream
-from dask_elastic.executor.logic import make_logic
+from dask_elastic.executor.logic import AggregateLogic, FiringLogic, Logic, make_firing, make_logic
+from dask_elastic.executor.windows.count_logic import CountLogic
+from dask_elastic.executor.windows.session_logic import SessionLogic
+from dask_elastic.executor.windows.window_logic import WindowLogic
+from dask_elastic.routing.hashing import checks_of
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.string_hashing import Words
 from dask_elastic.state.fused.component_store import ComponentStore
+from dask_elastic.state.fused.key_link import KeyLink
+from dask_elastic.state.index import Slots
+from dask_elastic.state.session import Located
 from dask_elastic.topology.component import Branch, Component, Exit, Output
 from dask_elastic.topology.operators import Compute, MapOperator
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch
 
 
@@ -38,7 +49,14 @@ class FusedCompute:
         Runs user code.
     declared_by : str, optional
         A function before it that declares to keep the columns by which rows are routed; None if it is certain.
+
+    Attributes
+    ----------
+    reads_first : bool
+        Whether it gets the results of the component's first compute, without another operator between them.
     """
+
+    reads_first = False
 
     def __init__(
         self,
@@ -55,31 +73,51 @@ class FusedCompute:
         self.name = operator.name
         self._store = store.behind(operator.name)
         self._session = self._store.session(task)
-        self._logic = make_logic(operator, self._store, self._session, bool(branch.then))
+        groups = space.groups
+        self._logic = logic = make_logic(operator, self._store, self._session, bool(branch.then), groups)
+        self._windows = logic if isinstance(logic, WindowLogic | SessionLogic | CountLogic) else None
+        self._firing: FiringLogic | None
+        if isinstance(logic, WindowLogic | SessionLogic):
+            self._firing = logic
+        else:
+            self._firing = make_firing(operator, logic, self._store, self._session)
         self._stream = TypedStream(
             component.name, Exit(operator.name, operator.keys, operator.columns, operator.routed_by)
         )
         self._space = space
         self._error_policy = error_policy
         self._declared_by = declared_by
+        self._before: AggregateLogic | None = None
+        self._link = KeyLink(self._session)
         self._routed_by = operator.routed_by or operator.keys
-        self._now = 0.0
+        self._batch: Batch | None = None
         self._groups: npt.NDArray[np.bool_] | None = None
 
-    def begin(self, hashes: Words, now: float) -> None:
-        """Begin a sub-batch of the component.
+    @property
+    def logic(self) -> Logic:
+        """What processes its rows."""
+        return self._logic
+
+    def follow(self, logic: Logic) -> None:
+        """Take rows directly from another compute's logic, whose keys may be known with their slots."""
+        own = self._logic
+        if isinstance(logic, AggregateLogic) and isinstance(own, AggregateLogic):
+            same = logic.operator.keys == own.operator.keys and logic.operator.routed_by == own.operator.routed_by
+            self._before = logic if same else None
+
+    def begin(self, batch: Batch) -> None:
+        """Begin a sub-batch of the component, or a state record.
 
         Parameters
         ----------
-        hashes : ndarray of uint64
-            The hashes of its rows, as the first compute gets them.
-        now : float
-            The time at which it is processed; a replay repeats it.
+        batch : Batch
+            What the first compute gets; a replay repeats its times.
         """
-        self._now = now
-        if self._declared_by is not None:
+        self._batch = batch
+        self._groups = None
+        if self._declared_by is not None and batch.hashes is not None and batch.record is None:
             self._groups = np.zeros(self._space.groups, np.bool_)
-            self._groups[self._space.group_of(hashes)] = True
+            self._groups[self._space.group_of(batch.hashes)] = True
 
     def process(self, rows: pa.RecordBatch, producer: str) -> list[pa.RecordBatch]:
         """Process results of the operator before it.
@@ -104,15 +142,84 @@ class FusedCompute:
         fitted = self._stream.fitted(rows, producer)
         if self._store.input_schema is None:
             self._store.input_schema = fitted.schema
+        made = None if self._before is None else self._before.made
+        before = None if made is None or made[0] is not rows else made[1]
+        if before is not None and (found := self._update_known(fitted, before)) is not None:
+            return found
         hashes = self._stream.hashes(fitted, self._space)
         self._check_groups(hashes)
+        batch = self._batch
+        assert batch is not None, "a sub-batch has begun"
+        process = self._logic.process
+        if self._windows is not None:
+            # What a state record fires comes before its event time: the results are as late as those of rows before it.
+            process = partial(self._windows.process, reached=batch.reached, settled=batch.settled)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == fitted.num_rows:
-                return self._logic.process(fitted, hashes, self._now, errors)
-            return self._logic.process(fitted.slice(start, stop - start), hashes[start:stop], self._now, errors)
+                return process(fitted, hashes, batch.now, errors)
+            return process(fitted.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
-        return self._error_policy.run(self.name, run, fitted)
+        results = self._error_policy.run(self.name, run, fitted)
+        own = self._logic
+        if before is not None and self._links and isinstance(own, AggregateLogic) and own.located is not None:
+            self._link.note(before, own.located)
+        return results
+
+    @property
+    def _links(self) -> bool:
+        """Whether there is memory for the slots of all keys: the state of neither compute is on disk."""
+        stores = (self._store, self._before.store) if self._before is not None else ()
+        return not any(store.storage.on_disk for store in stores)
+
+    def _update_known(self, rows: pa.RecordBatch, before: Located) -> list[pa.RecordBatch] | None:
+        """Process rows whose keys are known by their slots in the store of the compute before; None if some are not."""
+        logic, keys = self._logic, self._stream.keys
+        assert isinstance(logic, AggregateLogic)
+
+        def again() -> tuple[int, Slots]:
+            hashes, checks = self._stream.hashes(rows, self._space), checks_of(rows, keys, logic.operator.keys)
+            return self._store.admit(
+                self._session.task, rows, logic.operator.keys, np.arange(rows.num_rows), hashes, checks
+            )
+
+        bound = logic.bound_to(rows.schema)
+        located = None if bound is None else self._link.located(before, again)
+        if bound is None or located is None:
+            return None
+        known, of_keys = bound, located
+
+        def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
+            if start == 0 and stop == rows.num_rows:
+                return logic.update(known, rows, of_keys)
+            part = rows.slice(start, stop - start)
+            return logic.process(part, self._stream.hashes(part, self._space), 0.0, errors)
+
+        return self._error_policy.run(self.name, run, rows)
+
+    def fire(self, batch: Batch) -> list[pa.RecordBatch]:
+        """Fire the timers that a state record makes due, or close windows, after the computes before it have.
+
+        Parameters
+        ----------
+        batch : Batch
+            The record.
+
+        Returns
+        -------
+        list of RecordBatch
+            What the compute emits.
+        """
+        if self._firing is None:
+            return []
+        return self._firing.fire(batch._replace(rows=self._addressed(batch.rows)), self._error_policy)
+
+    def _addressed(self, rows: pa.RecordBatch | ChosenRows) -> pa.RecordBatch:
+        """Return the rows of a record with the schema of this compute's input instead of that of the first one."""
+        assert isinstance(rows, pa.RecordBatch)
+        schema = self._store.input_schema
+        described = None if schema is None else {INPUT_SCHEMA: schema.serialize().to_pybytes()}
+        return rows.replace_schema_metadata(described)
 
     def _check_groups(self, hashes: Words) -> None:
         """Check that no row has values that belong to the shards of other rows."""
@@ -154,23 +261,27 @@ def fused_computes(
     first = component.operator
     assert isinstance(first, Compute)
     declared = first.name if first.aggregates is None else None
-    return {
-        branch.operator.name: FusedCompute(
-            branch, component, task, store, spaces[component.name], error_policy, declared_by
-        )
-        for branch, declared_by in _branches(component.outputs, declared)
-    }
+    made: dict[str, FusedCompute] = {}
+    for branch, declared_by, producer in _branches(component.outputs, declared, first.name):
+        compute = FusedCompute(branch, component, task, store, spaces[component.name], error_policy, declared_by)
+        compute.reads_first = producer == first.name
+        if producer in made:
+            compute.follow(made[producer].logic)
+        made[compute.name] = compute
+    return made
 
 
-def _branches(outputs: tuple[Output, ...], declared_by: str | None) -> Iterator[tuple[Branch, str | None]]:
-    """Yield the fused computes, each with a function before it that declares what it keeps."""
+def _branches(
+    outputs: tuple[Output, ...], declared_by: str | None, producer: str
+) -> Iterator[tuple[Branch, str | None, str]]:
+    """Yield the fused computes, each with a function before it that declares what it keeps, and the operator before."""
     for output in outputs:
         if not isinstance(output, Branch):
             continue
         operator, after = output.operator, declared_by
         if isinstance(operator, Compute):
-            yield output, declared_by
+            yield output, declared_by, producer
             after = operator.name if operator.aggregates is None else declared_by
         elif isinstance(operator, MapOperator):
             after = operator.name
-        yield from _branches(output.then, after)
+        yield from _branches(output.then, after, operator.name)

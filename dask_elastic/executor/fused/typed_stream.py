@@ -44,6 +44,11 @@ class TypedStream:
         self._keys: list[int] = []
         self._fits = False
 
+    @property
+    def keys(self) -> list[int]:
+        """The positions of the key columns in fitted rows."""
+        return self._keys
+
     def hashes(self, rows: pa.RecordBatch, space: KeySpace) -> Words:
         """Return the hash of each row's key, whose group is that of the columns by which rows are routed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -293,21 +294,22 @@ class EventCells:
         return owners, instances * len(self.windows) + position, starts, starts + window.length
 
 
-def grid_of(operator: Compute) -> Grid | None:
-    """Return the event times at which an operator needs state records; None for any.
+def grid_of(computes: Sequence[Compute]) -> Grid | None:
+    """Return the event times at which a component needs state records; None for any.
 
     Parameters
     ----------
-    operator : Compute
-        The operator.
+    computes : sequence of Compute
+        Its computes.
 
     Returns
     -------
     Grid or None
-        None also if it has timers, or no windows over event time.
+        None also if any has timers, several have windows over event time, or none has.
     """
-    windowing = operator.windowing
-    if windowing is None or operator.timers or not isinstance(windowing.windows[0], EventWindow):
+    closing = [operator.windowing for operator in computes if operator.clocks]
+    windowing = closing[0] if len(closing) == 1 else None
+    if windowing is None or not isinstance(windowing.windows[0], EventWindow):
         return None
     return EventCells(windowing).grid
 

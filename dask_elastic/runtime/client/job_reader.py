@@ -246,7 +246,7 @@ class JobReader(ABC):
         Parameters
         ----------
         operator : str, optional
-            Only the executors of this stateful operator.
+            Only the executors of this stateful operator; of one that runs in the tasks of another, that one's.
 
         Returns
         -------
@@ -283,13 +283,18 @@ class JobReader(ABC):
         >>> explained.to_pandas()[["operator", "executor"]].values.tolist()
         [['per_letter', 0]]
         """
-        explained, described = self._evidence().explanation(operator), self._describe()
-        components = {
+        described = self._describe()
+        component = next((one.name for one in described.components if operator in one.computes), operator)
+        explained, sections = self._evidence().explanation(component), window_sections(described, operator)
+        sections |= {
             f"component {one.name}": one.configuration
             for one in described.components
             if one.configuration and operator in (None, *one.operators)
         }
-        return replace(explained, sections=window_sections(described, operator) | components)
+        if component != operator:
+            shared = f"runs in the tasks of {component!r}: executors, cores, shards and load are those of both"
+            sections = {f"{operator}": shared, **sections}
+        return replace(explained, sections=sections)
 
     def plan(self, *, dry_run: bool = True) -> PlannedDecision:
         """Return what the control loop would decide now; nothing is changed.

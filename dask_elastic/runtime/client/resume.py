@@ -13,6 +13,8 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
+from dask_elastic.checkpoint.other_placing import OtherPlacing
+from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.submit import check_sources, described, start
@@ -20,7 +22,7 @@ from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.topology.component import Component, build_components
-from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import CheckpointError, SubmitError
 
@@ -33,6 +35,7 @@ def resume(
     client: Client | None = None,
     *,
     topology: Topology | None = None,
+    fuse: Fuse = False,
     number: int | None = None,
     name: str | None = None,
     cores: Mapping[str, int] | None = None,
@@ -53,6 +56,9 @@ def resume(
     topology : Topology, optional
         The topology, for example with changed functions or another number of executors; that of the checkpoint if left
         out. Operators are found by their names. New ones start without state.
+    fuse : False, "auto" or sequence of (str, str)
+        Which computes of ``topology`` run in one task, as for `submit`: others than before, if wanted. Without
+        ``topology``, those of the checkpoint do.
     number : int, optional
         The number of the checkpoint; the newest one that is not damaged if left out. Later checkpoints are void then:
         another call finds them by their numbers only.
@@ -111,13 +117,17 @@ def resume(
     job_name = saved.name if name is None else name
     given = saved.cores if cores is None else cores
     if topology is None:
+        if fuse:
+            raise SubmitError(f"fuse={fuse!r} is of a topology: pass topology= as well.")
         job = dataclasses.replace(saved, name=job_name, options=merged, cores=dict(given), version=__version__)
     else:
-        components = build_components(topology)
+        components = build_components(topology, fuse)
         check_sources(components)
         _check_states(components, manifest)
         job = described(topology, components, job_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
+    if topology is not None:
+        _check_placing(components, summaries, manifest)
     _check_sources(summaries, manifest)
     _check_spools(summaries, saved.summaries, manifest)
     _check_dropped(summaries, manifest, drop)
@@ -152,13 +162,34 @@ def _own_folder(folder: CheckpointFolder, manifest: Manifest, given: str | os.Pa
 
 def _check_states(components: tuple[Component, ...], manifest: Manifest) -> None:
     """Refuse operators whose state cannot be computed from that of the checkpoint."""
-    operators = {c.name: c.operator for c in components if isinstance(c.operator, Compute)}
+    operators = {operator.name: operator for component in components for operator in component.computes}
     for state in manifest.states:
         if state.name in operators:
             try:
                 ChangedAggregates.of(state, operators[state.name])
             except CheckpointError as error:
                 raise SubmitError(f"checkpoint {manifest.number}: {error}") from error
+
+
+def _check_placing(
+    components: tuple[Component, ...], summaries: tuple[ComponentSummary, ...], manifest: Manifest
+) -> None:
+    """Refuse to give other shards to state of which one key has several rows, each with an identity of its own."""
+    by_name = {state.name: state for state in manifest.states}
+    for component, summary in zip(components, summaries, strict=True):
+        for operator in component.computes:
+            state = by_name.get(operator.name)
+            if state is None or (operator.windowing is None and operator.join is None):
+                continue
+            routed_by = operator.routed_by or operator.keys
+            if OtherPlacing.of(state, KeySpace(summary.instances or 1, summary.shards), routed_by) is not None:
+                before = f"{', '.join(state.routed_by or state.keys)} among {state.groups} shards"
+                raise SubmitError(
+                    f"operator {operator.name!r} has windows or is a join: its state in checkpoint {manifest.number} "
+                    f"is routed by {before}, and would be by {', '.join(routed_by)} among "
+                    f"{(summary.instances or 1) * summary.shards}. Fuse it as before, or give it another name and pass "
+                    f"drop=[{operator.name!r}]."
+                )
 
 
 def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
@@ -183,14 +214,18 @@ def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
 
 def _fitted(summary: ComponentSummary, manifest: Manifest) -> ComponentSummary:
     """Return the summary of a component with the executors and shards that the state in the checkpoint needs."""
-    state = next((state for state in manifest.states if state.name == summary.name), None)
-    if state is None:
+    by_name = {state.name: state for state in manifest.states}
+    found = [(compute, by_name[compute.name]) for compute in summary.computes if compute.name in by_name]
+    for compute, state in found:
+        if compute.keys != state.keys:
+            raise SubmitError(
+                f"operator {compute.name!r} has the keys {', '.join(compute.keys)}, and its state in checkpoint "
+                f"{manifest.number} has {', '.join(state.keys)}. Give an operator with other keys another name."
+            )
+    if not found:
         return summary
-    if summary.keys != state.keys:
-        raise SubmitError(
-            f"operator {summary.name!r} has the keys {', '.join(summary.keys)}, and its state in checkpoint "
-            f"{manifest.number} has {', '.join(state.keys)}. Give an operator with other keys another name."
-        )
+    # Of computes that ran apart, the others' state is divided as that of the first is.
+    _, state = found[0]
     executors = summary.instances or state.executors
     return dataclasses.replace(summary, instances=executors, shards=_shards(summary.name, executors, state))
 
@@ -239,6 +274,7 @@ def _accepts(summary: ComponentSummary) -> str:
 def _check_dropped(summaries: tuple[ComponentSummary, ...], manifest: Manifest, drop: Collection[str]) -> None:
     """Refuse to lose state, positions of sources, or what sinks have prepared, unless the user names it."""
     kinds = {summary.name: summary.kind for summary in summaries}
+    kinds |= {compute.name: "compute" for summary in summaries for compute in summary.computes}
     held = {
         "compute": [state.name for state in manifest.states],
         "source": list(manifest.positions),

@@ -25,7 +25,7 @@ from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, JobOptions
+from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, ComputeSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
@@ -69,7 +69,7 @@ def submit(
     fuse : False, "auto" or sequence of (str, str)
         Which computes run in one task by direct calls, instead of sending rows to each other: none; those that share
         key columns (`Topology.explain` shows them); or pairs of a compute and one that reads it, as of
-        `Topology.fusions`. Not yet with ``checkpoint`` or state on disk.
+        `Topology.fusions`.
     **options
         What the control loop aims at: ``latency_target``, ``planner``, ``placement``,
         ``paradigm``, ``dry_run``. How the job runs:
@@ -122,24 +122,8 @@ def submit(
     checked = job_options(options)
     check_installed(checked.placement)
     components = build_components(topology, fuse)
-    _check_fused(components, checked)
     check_sources(components)
     return start(described(topology, components, job_name(name, topology), checked, cores or {}), client)
-
-
-def _check_fused(components: Iterable[Component], options: JobOptions) -> None:
-    """Refuse options of jobs that fused computes do not support."""
-    fused = [operator.name for component in components for operator in component.fused]
-    if fused and options.checkpoint is not None:
-        raise SubmitError(
-            f"fuse= runs {', '.join(map(repr, fused))} in the tasks of other computes, which checkpoints do not "
-            "support yet: pass fuse=False, or no checkpoint."
-        )
-    if fused and options.state_store != "memory":
-        raise SubmitError(
-            f"fuse= runs {', '.join(map(repr, fused))} in the tasks of other computes, whose state is in memory: pass "
-            f'fuse=False, or state_store="memory" instead of {options.state_store!r}.'
-        )
 
 
 def check_sources(components: Iterable[Component]) -> None:
@@ -232,18 +216,14 @@ def _summary(
     operator = component.operator
     about: dict[str, Any] = {"instances": None, "shards": 1}
     if isinstance(operator, Compute):
-        empty = table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes()
-        fused = component.fused
         about = {
-            "fused": tuple((one.name, table_bytes(empty_state(one, inputs[one.name])).to_pybytes()) for one in fused),
+            "fused": tuple(_compute_summary(one, inputs, durable) for one in component.fused),
             "instances": operator.executors,
             "shards": operator.shards,
-            "empty_state": empty,
-            "keys": operator.keys,
-            "windowing": pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
-            "reading": pickle.dumps(reading_of(operator)) if durable else None,
             "configuration": str(configuration(topology, component.name)),
+            **_compute_summary(operator, inputs, durable)._asdict(),
         }
+        del about["name"]
     elif isinstance(operator, SourceOperator):
         source = operator.source
         sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()
@@ -258,6 +238,17 @@ def _summary(
         }
     about |= {"kinds": component.kinds, "edges": component.edges}
     return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
+
+
+def _compute_summary(operator: Compute, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComputeSummary:
+    return ComputeSummary(
+        operator.name,
+        operator.keys,
+        table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes(),
+        pickle.dumps(reading_of(operator)) if durable else None,
+        operator.routed_by or operator.keys,
+        pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
+    )
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:

@@ -11,17 +11,17 @@ from dask_elastic.windows.explanation import WindowExplanation, WindowMeasures, 
 
 def window_sections(described: JobDescription, operator: str | None = None) -> dict[str, str]:
     """Return how windowed computes keep their partials, and what that costs, by title: of one, or of all."""
-    found = {one.name: one.windowing for one in described.components if one.windowing is not None}
     return {
-        f"windows of {name}": str(_explained(described, name, windowing))
-        for name, windowing in found.items()
+        f"windows of {name}": str(_explained(described, component.name, name, windowing))
+        for component in described.components
+        for name, windowing in component.windowings
         if operator in (None, name)
     }
 
 
-def _explained(described: JobDescription, operator: str, pickled: bytes) -> WindowExplanation:
+def _explained(described: JobDescription, component: str, operator: str, pickled: bytes) -> WindowExplanation:
     windowing: Windowing = pickle.loads(pickled)
-    parts = [part for part in described.executors if part.operator == operator]
+    parts = [part for part in described.executors if part.operator == component]
     if not parts:
         return explain_windows(operator, windowing)
     rows, busy = sum(part.throughput for part in parts), sum(part.busy for part in parts)

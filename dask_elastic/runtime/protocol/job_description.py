@@ -24,8 +24,8 @@ class ComponentDescription(NamedTuple):
         Whether a client sends the rows of the source.
     kinds : tuple of str
         The kind of each of `operators`.
-    windowing : bytes or None
-        The windows of a stateful component: a pickled `Windowing`; None without any.
+    windowings : tuple of (str, bytes)
+        The windows of each compute that has some: a pickled `Windowing`.
     configuration : str
         How a stateful component may be migrated, split and combined; see `topology.windows.configuration`.
     """
@@ -36,8 +36,13 @@ class ComponentDescription(NamedTuple):
     operators: tuple[str, ...]
     pushed: bool
     kinds: tuple[str, ...] = ()
-    windowing: bytes | None = None
+    windowings: tuple[tuple[str, bytes], ...] = ()
     configuration: str = ""
+
+    @property
+    def computes(self) -> tuple[str, ...]:
+        """The computes that run in its tasks, the first one first."""
+        return tuple(name for name, kind in zip(self.operators, self.kinds, strict=False) if kind == "compute")
 
 
 @dataclass(frozen=True)

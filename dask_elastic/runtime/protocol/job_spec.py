@@ -110,6 +110,33 @@ class JobOptions:
     migration: str = "labelled"
 
 
+class ComputeSummary(NamedTuple):
+    """One of the computes of a stateful component, without user code.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    keys : tuple of str
+        Its key columns.
+    empty_state : bytes or None
+        Its state before the first row, as an Arrow IPC stream.
+    reading : bytes or None
+        How its state is read from a checkpoint as values: a pickled `Pickled`; None in a job without checkpoints.
+    routed_by : tuple of str
+        The key columns that decide in which shard a key is.
+    windowing : bytes or None
+        Its windows: a pickled `Windowing`; None without any.
+    """
+
+    name: str
+    keys: tuple[str, ...] = ()
+    empty_state: bytes | None = None
+    reading: bytes | None = None
+    routed_by: tuple[str, ...] = ()
+    windowing: bytes | None = None
+
+
 @dataclass(frozen=True)
 class ComponentSummary:
     """The structure of a component without user code, as the scheduler needs it for placement.
@@ -144,14 +171,16 @@ class ComponentSummary:
         The kind of each of `operators`.
     edges : tuple of (str, str)
         Producer and consumer of each stream that begins in the component.
-    fused : tuple of (str, bytes)
-        The computes that run in its tasks behind the first one, each with its state before its first row.
+    fused : tuple of ComputeSummary
+        The computes that run in its tasks behind the first one.
     windowing : bytes or None
-        The windows of a stateful component: a pickled `Windowing`; None without any.
+        The windows of the first compute of a stateful component: a pickled `Windowing`; None without any.
     rate : float or None
         Rows per second that a source declares, of all its instances; None if it declares none.
     configuration : str
         How a stateful component may be migrated, split and combined; see `topology.windows.configuration`.
+    routed_by : tuple of str
+        The key columns of a stateful component that decide in which shard a key is.
     """
 
     name: str
@@ -170,14 +199,28 @@ class ComponentSummary:
     reading: bytes | None = None
     kinds: tuple[str, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
-    fused: tuple[tuple[str, bytes], ...] = ()
+    fused: tuple[ComputeSummary, ...] = ()
     windowing: bytes | None = None
     rate: float | None = None
     configuration: str = ""
+    routed_by: tuple[str, ...] = ()
+
+    @property
+    def computes(self) -> tuple[ComputeSummary, ...]:
+        """The computes that run in its tasks, the first one first; none of a source or sink."""
+        if self.kind != "compute":
+            return ()
+        own = (self.name, self.keys, self.empty_state, self.reading, self.routed_by, self.windowing)
+        return ComputeSummary(*own), *self.fused
+
+    @property
+    def windowings(self) -> tuple[tuple[str, bytes], ...]:
+        """The windows of each compute that has some."""
+        return tuple((compute.name, compute.windowing) for compute in self.computes if compute.windowing is not None)
 
     def empty_state_of(self, operator: str) -> bytes | None:
         """Return the state of one of its computes before the first row, as an Arrow IPC stream."""
-        return self.empty_state if operator == self.name else dict(self.fused).get(operator)
+        return next((compute.empty_state for compute in self.computes if compute.name == operator), None)
 
 
 @dataclass(frozen=True)
@@ -280,7 +323,12 @@ class JobSpec:
 
     def component_of(self, operator: str) -> str:
         """Return the component in whose tasks an operator's state is: itself, unless it is fused behind another."""
-        return next((s.name for s in self.summaries for name, _ in s.fused if name == operator), operator)
+        return next((s.name for s in self.summaries for one in s.fused if one.name == operator), operator)
+
+    def states(self, component: str) -> list[ExecutorId]:
+        """Return what has state in a stateful component: each of its computes, in each of its executors."""
+        executors = range(len(self.homes[component]))
+        return [ExecutorId(one.name, index) for one in self.summary(component).computes for index in executors]
 
     def instances(self, component: str) -> list[ExecutorId]:
         """Return all instances of a source or a stateful component."""

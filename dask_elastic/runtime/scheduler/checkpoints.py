@@ -20,7 +20,7 @@ from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
-from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary, ComputeSummary, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
@@ -288,11 +288,13 @@ class Checkpoints:
 
 
 def instances(spec: JobSpec) -> Iterable[ExecutorId]:
-    """Return all sources, executors and sinks of a job."""
+    """Return all that contributes to the checkpoints of a job: sources, sinks, and each compute in each executor."""
     for summary in spec.summaries:
         if summary.kind == "sink":
             nodes = range(len(spec.nodes))
             yield from (ExecutorId(summary.name, node) for node in nodes if spec.sink_inputs(summary.name, node))
+        elif summary.kind == "compute":
+            yield from spec.states(summary.name)
         else:
             yield from spec.instances(summary.name)
 
@@ -307,16 +309,14 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
     held = 0.0
     placed: dict[str, dict[str, tuple[Pickled | None, ...]]] = {"source": {}, "sink": {}}
     for summary in spec.summaries:
-        found = pickled.get(summary.name, {})
         if summary.kind != "compute":
+            found = pickled.get(summary.name, {})
             placed[summary.kind][summary.name] = tuple(found.get(index) for index in range(max(found, default=-1) + 1))
             continue
-        parts = _executor_parts(summary.name, found)
-        held = max(held, *(part.held for part in parts))
-        reading = None if summary.reading is None else pickle.loads(summary.reading)
-        chains = tuple(part.chain for part in parts)
-        times = tuple(part.event_time for part in parts)
-        states.append(OperatorState(summary.name, summary.keys, len(parts), summary.shards, chains, reading, times))
+        for compute in summary.computes:
+            parts = _executor_parts(compute.name, pickled.get(compute.name, {}))
+            held = max(held, *(part.held for part in parts))
+            states.append(_operator_state(compute, summary.shards, parts))
     return Manifest(
         job=spec.job,
         number=progress.number,
@@ -324,12 +324,30 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
         started=progress.started,
         ended=time.time(),
         topology=state.topology,
-        kinds={summary.name: summary.kind for summary in spec.summaries},
+        kinds={name: summary.kind for summary in spec.summaries for name in _stateful_names(summary)},
         states=tuple(states),
         positions=placed["source"],
         prepared=placed["sink"],
         ledgers=ledgers_in_checkpoint(state.ledgers),
     ), held
+
+
+def _operator_state(compute: ComputeSummary, shards: int, parts: list[ExecutorPart]) -> OperatorState:
+    return OperatorState(
+        compute.name,
+        compute.keys,
+        len(parts),
+        shards,
+        tuple(part.chain for part in parts),
+        None if compute.reading is None else pickle.loads(compute.reading),
+        tuple(part.event_time for part in parts),
+        compute.routed_by,
+    )
+
+
+def _stateful_names(summary: ComponentSummary) -> tuple[str, ...]:
+    """Return the names under which a component has parts in a manifest."""
+    return tuple(compute.name for compute in summary.computes) or (summary.name,)
 
 
 def _executor_parts(operator: str, found: dict[int, Pickled | None]) -> list[ExecutorPart]:

@@ -379,7 +379,7 @@ class JobRecord:
             silent=tuple(sorted(self.silent.difference(self.spec.nodes))),
             components=tuple(
                 ComponentDescription(
-                    s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowing, s.configuration
+                    s.name, s.kind, s.inputs, s.operators, s.pushed, s.kinds, s.windowings, s.configuration
                 )
                 for s in self.spec.summaries
             ),

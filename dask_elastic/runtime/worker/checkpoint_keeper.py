@@ -33,6 +33,7 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.state.codec import EncodedRows, StateRows
+from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.state.slots import Counts
 from dask_elastic.vocab.errors import ElasticError, StateDiskError
 from dask_elastic.vocab.identity import ExecutorId
@@ -80,9 +81,9 @@ class CheckpointKeeper:
     ask : callable
         Calls the scheduler from a thread.
     headers : dict of ExecutorId to StateHeader
-        What the files of each executor say about it.
+        What the files of each compute and executor say about them.
     order : dict of str to int
-        The position of each component in the topology.
+        The position of each component or compute in the topology.
 
     Attributes
     ----------
@@ -166,8 +167,15 @@ class CheckpointKeeper:
 
     # what instances contribute
 
-    def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState, held: float) -> None:
-        """Copy what has changed in the state of an executor, whose tasks are idle; the thread writes the copy.
+    def cut(
+        self,
+        checkpoint: int,
+        executor: ExecutorId,
+        store: PrimaryState | FusedStore,
+        held: float,
+        event_time: int | None,
+    ) -> None:
+        """Copy what has changed in a compute's state in an executor, whose tasks are idle; the thread writes the copy.
 
         State on disk is copied to the local disk: if that is full, the checkpoint fails.
 
@@ -176,11 +184,13 @@ class CheckpointKeeper:
         checkpoint : int
             The number of the checkpoint.
         executor : ExecutorId
-            The executor.
-        store : PrimaryState
+            The compute, and the number of the executor that runs it.
+        store : PrimaryState or FusedStore
             Its state.
         held : float
             Seconds for which its inputs had to wait.
+        event_time : int or None
+            The event time of the executor's last state record.
         """
         with self._lock:
             # An earlier checkpoint whose file is not written was given up.
@@ -204,8 +214,8 @@ class CheckpointKeeper:
                 # The thread may have written the file of an earlier cut meanwhile.
                 now = self._chains[executor]
                 self._chains[executor] = replace(now, links=(*now.links, after.links[-1]))
-        schema, time = store.input_schema, store.event_time
-        self._do(lambda: self._write(checkpoint, executor, state, schema, held, time), checkpoint, executor)
+        schema = store.input_schema
+        self._do(lambda: self._write(checkpoint, executor, state, schema, held, event_time), checkpoint, executor)
 
     def _write(
         self,

@@ -300,7 +300,9 @@ class ExecutorThreads:
         """Copy the changed state for a checkpoint."""
         assert self._keeper is not None, "barriers are sent in jobs with checkpoints"
         held = time.monotonic() - self._awaited[1]
-        self._keeper.cut(checkpoint, self.identity, self.executor.store, held)
+        first = self.executor.store
+        for operator, store in first.stores(self.identity.component).items():
+            self._keeper.cut(checkpoint, ExecutorId(operator, self.identity.index), store, held, first.event_time)
 
     def emit_barrier(self, barrier: Barrier) -> None:
         """Send a barrier to the next receivers."""

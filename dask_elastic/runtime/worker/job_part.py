@@ -152,8 +152,8 @@ class JobPart:
                     self._build_sources(name, component, operator)
                 case SinkOperator() as operator:
                     self._build_sink(name, operator)
-                case Compute() as operator:
-                    self._build_executors(name, operator)
+                case Compute():
+                    self._build_executors(name, component)
 
     def _build_sources(self, name: str, component: Component, operator: SourceOperator) -> None:
         instances = self.spec.instances(name)
@@ -221,7 +221,7 @@ class JobPart:
                 None if self.checkpoints is None else self.checkpoints.recovered(identity),
             )
 
-    def _build_executors(self, name: str, operator: Compute) -> None:
+    def _build_executors(self, name: str, component: Component) -> None:
         for identity in self.spec.instances(name):
             if self.spec.node_of(identity) == self.spec.node:
                 cores = self.spec.cores[name][identity.index]
@@ -230,7 +230,7 @@ class JobPart:
                 first = {self.spec.node: max(1, cores.get(self.spec.node, 0))} if restores else cores
                 executor = self.factory.executor(identity, first)
                 if self.checkpoints is not None:
-                    self.checkpoints.restore(identity, operator, executor.store)
+                    self.checkpoints.restore(identity, component, executor.store)
                 self.homes[identity] = self.factory.home(executor)
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:

@@ -13,11 +13,13 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
+from dask_elastic.checkpoint.other_placing import OtherPlacing
 from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.checkpoint.restore import restore_executor
 from dask_elastic.checkpoint.spool.log import SpoolLog, path_of
 from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
@@ -28,7 +30,7 @@ from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
-from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.component import Component
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.transactions import recovered_writers
 from dask_elastic.vocab.errors import CheckpointError
@@ -80,12 +82,12 @@ class PartCheckpoints:
         self._spec = spec
         self._plan = plan
         self._folder = CheckpointFolder(plan.url)
-        order = {summary.name: position for position, summary in enumerate(spec.summaries)}
+        computes = [(compute.name, s) for s in spec.summaries for compute in s.computes]
+        order = {name: position for position, (name, _) in enumerate(computes)}
         headers = {
-            identity: StateHeader(s.name, identity.index, len(spec.homes[s.name]), s.shards, 0, frozenset())
-            for s in spec.summaries
-            if s.kind == "compute"
-            for identity in spec.instances(s.name)
+            ExecutorId(name, index): StateHeader(name, index, len(spec.homes[s.name]), s.shards, 0, frozenset())
+            for name, s in computes
+            for index in range(len(spec.homes[s.name]))
         }
         self.keeper = CheckpointKeeper(spec.generation_id, self._folder, threads, ask, headers, order)
 
@@ -173,23 +175,32 @@ class PartCheckpoints:
         # Read only by nodes that host sources, executors or sinks: it may be deleted when a worker joins the job later.
         return Catalog(self._folder).load(self._plan.number) if self.restores else None
 
-    def restore(self, executor: ExecutorId, operator: Compute, store: PrimaryState) -> None:
-        """Install the state that the checkpoint has of an executor, and mark what changes from now on.
+    def restore(self, executor: ExecutorId, component: Component, store: PrimaryState) -> None:
+        """Install the state that the checkpoint has of an executor's computes, and mark what changes from now on.
 
         Raises
         ------
         CheckpointError
-            If it is damaged, its objects cannot be loaded, or it does not suffice for the operator.
+            If it is damaged, its objects cannot be loaded, or it does not suffice for the operators.
         """
-        states = () if self._manifest is None else self._manifest.states
-        # An operator that was added to the topology has no state yet.
-        for state in (state for state in states if state.name == executor.component):
-            executors = len(self._spec.homes[executor.component])
+        states = {} if self._manifest is None else {state.name: state for state in self._manifest.states}
+        space = KeySpace(len(self._spec.homes[executor.component]), store.shards)
+        stores = store.stores(executor.component)
+        times: list[int | None] = []
+        for operator in component.computes:
+            # An operator that was added to the topology has no state yet.
+            if (state := states.get(operator.name)) is None:
+                continue
             changed = ChangedAggregates.of(state, operator)
-            restored = restore_executor(self._folder, state, executor.index, executors, store, changed)
-            store.input_schema = restored.input_schema
-            store.event_time = restored.event_time
-            self.keeper.restore(executor, restored.chain)
+            placing = OtherPlacing.of(state, space, operator.routed_by or operator.keys)
+            into = stores[operator.name]
+            restored = restore_executor(self._folder, state, executor.index, space.executors, into, changed, placing)
+            into.input_schema = restored.input_schema
+            times.append(restored.event_time)
+            self.keeper.restore(ExecutorId(operator.name, executor.index), restored.chain)
+        known = [time for time in times if time is not None]
+        # Of computes that ran apart: what one of them has not closed is closed again.
+        store.event_time = min(known) if known and len(known) == len(times) else None
         store.track_dirty = True
 
     def position(self, source: ExecutorId) -> SourcePosition:

@@ -17,6 +17,7 @@ from dask_elastic.simulator.durability.storage import SimulatedStorage
 from dask_elastic.simulator.durability.transactional_sink import GenerationStart, TransactionalSink
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.instances import Durability, JobInstances
+from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.transactions import recovered_writers
 from dask_elastic.vocab.errors import CheckpointError
 from dask_elastic.vocab.identity import ExecutorId
@@ -114,9 +115,10 @@ class SimulatedGeneration(Durability):
         self._spawn(source, self._acknowledge(checkpoint, source, standing))
 
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
-        """Copy the state of an executor; it is then written."""
-        copied = ExecutorCut(store.extract(), None, store.input_schema, store.event_time)
-        self._spawn(executor, self._write(checkpoint, executor, copied))
+        """Copy the state of each compute of an executor; it is then written."""
+        for operator, part in store.stores(executor.component).items():
+            copied = ExecutorCut(KeyedStore.extract(part), None, part.input_schema, store.event_time)
+            self._spawn(executor, self._write(checkpoint, ExecutorId(operator, executor.index), copied))
 
     def received(self, checkpoint: int, sink: ExecutorId, batches: Iterable[tuple[int, pa.RecordBatch]]) -> None:
         """Raise: sinks of durable jobs prepare."""

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
-from dask_elastic.topology.state_kind import StateKind
 
 
 class Attribute(NamedTuple):
@@ -85,20 +84,23 @@ def obstacle(operator: Operator) -> str | None:
     >>> from dask_elastic.topology.aggregate import Count
     >>> obstacle(Compute("planes", ("plane",), {"flights": Count()})) is None
     True
-    >>> obstacle(Compute("planes", ("plane",), {"flights": Count()}, store="disk"))
-    'keeps its state on disk'
+    >>> from dask_elastic.topology.windowing import EventWindow, Windowing
+    >>> windowing = Windowing((EventWindow(0, 10, 10),), ("at",), late="stream")
+    >>> obstacle(Compute("planes", ("plane",), {"flights": Count()}, windowing=windowing))
+    'passes on late rows'
     """
     if not isinstance(operator, Compute):
         return f"is a {operator.kind}, not a compute"
     if operator.join is not None:
         return "is a join"
-    if operator.windowing is not None:
-        return "has windows"
-    if operator.timers:
-        return "has timers"
-    if any(isinstance(kind, StateKind) and kind.ttl is not None for kind in (operator.state or {}).values()):
-        return "has state with a time to live"
-    return "keeps its state on disk" if operator.store in ("disk", "auto") else None
+    windowing = operator.windowing
+    if windowing is not None and operator.aggregates is None:
+        return "calls a function for each window"
+    if windowing is not None and (windowing.late == "stream" or windowing.null_time == "late"):
+        return "passes on late rows"
+    if operator.time is not None:
+        return "has state that expires in event time"
+    return None
 
 
 def producer(topology: OperatorGraph, compute: str) -> str | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 import pyarrow as pa
 import pytest
+from click.shell_completion import ShellComplete
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
-from dask_elastic.vocab.errors import SubmitError, TopologyError, UnknownOperator
+from dask_elastic.cli.main import elastic
+from dask_elastic.vocab.errors import PlanningError, SubmitError, TopologyError, UnknownOperator
 
 RUN = {"timeout": 300, "progress": False}
 AREAS, KINDS, ROWS = 40, 5, 1_200
@@ -36,9 +39,10 @@ def loans():
     return topology
 
 
-def test_state_of_fused_computes_is_read_at_their_homes(client):
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_state_of_fused_computes_is_read_at_their_homes(client, store):
     # More cores than the home of each executor has.
-    job = de.submit(loans(), client, fuse=[("first", "areas")], cores={"first": 3})
+    job = de.submit(loans(), client, fuse=[("first", "areas")], cores={"first": 3}, state_store=store)
     job.wait(**RUN)
     wanted = Counter(LOANS["area"].to_pylist())
     pairs = Counter(zip(LOANS["area"].to_pylist(), LOANS["kind"].to_pylist(), strict=True))
@@ -71,8 +75,6 @@ def test_state_before_the_first_row_has_columns(client):
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        ({"checkpoint": "memory://fused"}, SubmitError, "'areas' in the tasks of .* checkpoints do not support yet"),
-        ({"state_store": "auto"}, SubmitError, "'areas' in the tasks of other computes, whose state is in memory"),
         ({"cores": {"areas": 1}}, SubmitError, "'areas', which runs in the tasks of 'first'"),
         ({"fuse": [("loans", "first")]}, TopologyError, "'loans' is a source, not a compute"),
         ({"fuse": "all"}, TopologyError, "fuse is 'all'; give"),
@@ -82,3 +84,42 @@ def test_what_fused_jobs_lack_is_refused_at_submit(client, options, error, reaso
     with pytest.raises(error, match=reason):
         de.submit(loans(), client, **{"fuse": "auto"} | options)
     assert de.jobs(client) == []
+
+
+@pytest.fixture
+def held_loans(client):
+    """A job of two fused computes, the second one with windows, that runs until it is stopped."""
+    topology = de.Topology("held-loans")
+    schema = pa.schema({"area": pa.int64(), "kind": pa.int64(), "at": pa.timestamp("us")})
+    rows = topology.source("rows", de.sources.Push(schema, event_time="at"))
+    first = rows.key_by("area", "kind").compute(
+        lambda batch, state: batch, state={"seen": pa.int64()}, name="kinds", executors=1, keeps=["area"]
+    )
+    first.key_by("area").window("1h", time="at").compute({"n": agg.Count()}, name="hourly")
+    return de.submit(topology, client, fuse="auto")
+
+
+def test_fused_compute_is_explained_by_its_task(held_loans, wait_until):
+    def explained(operator=None):
+        with contextlib.suppress(PlanningError):
+            return held_loans.explain(operator)
+
+    wait_until(explained, "the job is measured")
+    found = explained("hourly")
+    assert [one.executor.component for one in found.executors] == ["kinds"]
+    assert [*found.sections] == ["hourly", "windows of hourly"]
+    assert found.sections["hourly"].startswith("runs in the tasks of 'kinds'")
+    assert not explained("kinds").sections
+    assert [*explained().sections] == ["windows of hourly"]
+
+
+def test_fused_computes_are_completed_where_commands_take_them(held_loans, client, monkeypatch):
+    monkeypatch.setattr("dask_elastic.cli.job_completion.COMPLETION_SECONDS", 60.0)
+
+    def completed(command):
+        words = [command, held_loans.name, "--scheduler", client.scheduler.address]
+        found = ShellComplete(elastic, {}, "dask elastic", "_DASK_COMPLETE").get_completions(words, "")
+        return [item.value for item in found]
+
+    assert completed("state") == completed("explain") == ["hourly", "kinds"]
+    assert completed("set-cores") == completed("move") == ["kinds"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 from checkpointed_scenario import CheckpointedScenario
+from durable_scenario import SHARDS, DurableScenario
+from durable_scenario import STATE as DURABLE_STATE
+from durable_scenario import follow as follow_durably
 from followed_job import (
     STATE,
     Numbers,
@@ -20,22 +25,53 @@ from followed_job import (
 )
 from scenario import Simulation
 
+from dask_elastic.executor import function_logic
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Disturber, Placement, World
+from dask_elastic.simulator.durability.sink_target import SinkTarget
 from dask_elastic.topology import Component, Topology, aggregate, build_components
+from dask_elastic.topology.state_kind import Value
 
-FUSED = [("per_key", "per_source"), ("per_source", "per_bucket")]
+FUSED = [("per_key", "per_source"), ("per_source", "turns"), ("turns", "per_bucket"), ("per_bucket", "peaks")]
+TURN = 3
+"""After so many rows of a key, its state in `turns` is deleted, once what expires has."""
+
+TURNS = {"had": pa.int64(), "recent": Value(pa.int64(), ttl=0.05)}
 
 
 def same(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
+def turn(rows: pa.RecordBatch, state) -> pa.RecordBatch:
+    """Keep how many rows of a turn a key has had, and nothing between two turns; return the rows."""
+    had = (state.get("had") + state.grouping.sizes) % TURN
+    state.set("had", pa.array(had, mask=had == 0))
+    state.set("recent", had)
+    return rows
+
+
+def turns_of(rows: list[dict[str, object]], *key: str) -> dict[tuple[object, ...], int]:
+    counts = Counter(tuple(row[name] for name in key) for row in rows)
+    return {key: count % TURN for key, count in counts.items() if count % TURN}
+
+
+def state_of_turns(world: World, *key: str) -> dict[tuple[object, ...], int]:
+    found: dict[tuple[object, ...], int] = {}
+    for home in world.homes.values():
+        compute = next(compute for compute in home.component.computes if compute.name == "turns")
+        table = read_state(compute, home.executor.store.behind("turns"))
+        for row in [] if table is None else table.to_pylist():
+            if row["had"] is not None:
+                assert found.setdefault(tuple(row[name] for name in key), row["had"]) is row["had"]
+    return found
+
+
 def make_topology(batches: list[list[pa.RecordBatch]], shards: int) -> Topology:
-    """Return three computes, by different keys that all have the bucket."""
+    """Return five computes, by keys that all have the bucket."""
     topology = Topology("fused")
     numbers = topology.source("numbers", Numbers(batches))
-    keeps = ["bucket", "src"]
+    keeps = ["bucket", "src", "key"]
     per_key = numbers.key_by("key", "bucket").compute(follow, name="per_key", state=STATE, shards=shards, keeps=keeps)
     tidy = per_key.map(same, keeps=keeps)
     per_source = tidy.key_by("src", "bucket").compute(follow, name="per_source", state=STATE, keeps=keeps)
@@ -46,14 +82,21 @@ def make_topology(batches: list[list[pa.RecordBatch]], shards: int) -> Topology:
         "mean": aggregate.Mean("value"),
         "last": aggregate.custom(["key", "src", "seq"], int, count_rows, int.__add__, int, pa.int64()),
     }
-    per_bucket = per_source.key_by("bucket").compute(aggregates, name="per_bucket")
+    turns = per_source.key_by("key", "bucket").compute(turn, name="turns", state=TURNS, keeps=keeps)
+    per_bucket = turns.key_by("bucket").compute(aggregates, name="per_bucket")
     per_bucket.sink(UnopenedSink(), name="results")
+    per_bucket.key_by("bucket").compute({"most": aggregate.Max("count"), "sum": aggregate.Max("total")}, name="peaks")
     return topology
 
 
 @dataclass(frozen=True)
 class FusedScenario(CheckpointedScenario):
-    """A `CheckpointedScenario` of one component with three computes."""
+    """A `CheckpointedScenario` of one component with five computes."""
+
+    def run(self) -> Simulation:
+        # Keys without state are removed while the job runs.
+        with mock.patch.object(function_logic, "SWEPT_AFTER", 0.0):
+            return super().run()
 
     def _components(self, batches: list[list[pa.RecordBatch]], shards: int) -> tuple[Component, ...]:
         return build_components(make_topology(batches, shards), FUSED)
@@ -70,7 +113,7 @@ class FusedScenario(CheckpointedScenario):
 
 @dataclass
 class FusedSimulation(Simulation):
-    """One simulation, in which all three computes have processed every row once and in order."""
+    """One simulation, in which all computes have processed every row once and in order."""
 
     def check_flushes(self, world: World) -> None:
         """Check that a flush brings the rows of all computes."""
@@ -80,6 +123,8 @@ class FusedSimulation(Simulation):
                 continue
             self.flushed.add(token)
             for compute in home.component.computes:
+                if compute.name in ("turns", "peaks"):
+                    continue
                 store = home.executor.store
                 table = read_state(compute, store if compute.name == "per_key" else store.behind(compute.name))
                 counted = 0 if table is None else sum(table["count"].to_pylist())
@@ -93,7 +138,10 @@ class FusedSimulation(Simulation):
         expected = expected_per_bucket(rows)
         assert state_of(self.world, "per_bucket", "bucket") == expected
         assert last_outputs(self.world) == expected
+        most = {bucket: row["most"] for bucket, row in state_of(self.world, "peaks", "bucket").items()}
+        assert most == {bucket: row["count"] for bucket, row in expected.items()}
         self._check_sources(rows)
+        assert state_of_turns(self.world, "key", "bucket") == turns_of(rows, "key", "bucket")
         self.check_flushes(self.world)
         assert self.flushed == self.disturber.flush_requests.keys(), "a requested flush was never completed"
         for home in self.world.homes.values():
@@ -111,3 +159,23 @@ class FusedSimulation(Simulation):
         assert found.keys() == wanted.keys()
         for pair, row in found.items():
             assert {name: row[name] for name in STATE} == {name: wanted[pair][name] for name in STATE}, pair
+
+
+@dataclass(frozen=True)
+class FusedDurableScenario(DurableScenario):
+    """A `DurableScenario` whose component has two computes."""
+
+    def _components(self, batches: list[list[pa.RecordBatch]]) -> tuple[Component, ...]:
+        topology = Topology("durable")
+        keyed = topology.source("numbers", Numbers(batches)).key_by("key")
+        keeps = ["key", "src", "order"]
+        per_key = keyed.compute(follow_durably, name="per_key", state=DURABLE_STATE, shards=SHARDS, keeps=keeps)
+        turns = per_key.key_by("key", "src").compute(turn, name="turns", state=TURNS, keeps=keeps)
+        turns.sink(UnopenedSink(), name="results")
+        return build_components(topology, [("per_key", "turns")])
+
+    @staticmethod
+    def _check(world: World, target: SinkTarget, batches: list[list[pa.RecordBatch]]) -> None:
+        DurableScenario._check(world, target, batches)
+        rows = [row for given in batches for batch in given for row in batch.to_pylist()]
+        assert state_of_turns(world, "key", "src") == turns_of(rows, "key", "src")

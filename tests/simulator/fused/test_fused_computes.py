@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fused_scenario import FusedScenario
+from fused_scenario import FusedDurableScenario, FusedScenario
+
+from dask_elastic.state import stored_keys
+from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
 SEEDS = 12
+DURABLE_SEEDS = 25
 
 
 def test_fused_computes_process_every_row_once_under_disturbances_and_restarts():
@@ -18,3 +22,18 @@ def test_fused_computes_process_every_row_once_under_disturbances_and_restarts()
     assert happened["complete"] > SEEDS / 2
     assert happened["losses with replay"] > SEEDS / 10
     assert happened["moves across nodes"] > SEEDS / 2
+
+
+def test_fused_computes_lose_and_repeat_no_row_through_crashes():
+    happened = Counter()
+    for seed in range(DURABLE_SEEDS):
+        happened += FusedDurableScenario(seed).check().happened
+    for what in ("home", "scheduler", "generations from a checkpoint"):
+        assert happened[what] > DURABLE_SEEDS // 10, what
+
+
+def test_fused_computes_keep_their_state_on_disk(monkeypatch, tmp_path):
+    files = UnnamedFiles(tmp_path, resident=lambda: 1, most=-1)
+    monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
+    for seed in range(3):
+        FusedScenario(seed).check()

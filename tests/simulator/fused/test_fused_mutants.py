@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow.compute as pc
 import pytest
 from fused_scenario import FusedScenario
 
 from dask_elastic.executor.fused.fused_compute import FusedCompute
 from dask_elastic.executor.fused.typed_stream import TypedStream
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.remote import RemotePart
+from dask_elastic.state.codec import decode
 from dask_elastic.state.fused import packing
 from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.state.fused.fused_store import FusedStore
+from dask_elastic.state.fused.key_link import KeyLink
+from dask_elastic.state.storage import Storage
 from dask_elastic.state.store import KeyedStore
 
 MOST_SEEDS = 60
@@ -91,6 +97,48 @@ def rows_count_twice_after_a_loss(monkeypatch):
             task.pending.left = left
 
     monkeypatch.setattr(Recovery, "_lacking", lacking)
+
+
+def cut_leaves_out_fused_computes(monkeypatch):
+    monkeypatch.setattr(PrimaryState, "stores", lambda self, component: {component: self})
+
+
+def cut_gives_fused_computes_the_state_of_the_first(monkeypatch):
+    """The parts of a checkpoint have the names of all computes, and one state."""
+    monkeypatch.setattr(PrimaryState, "stores", lambda self, component: dict.fromkeys([component, *self.fused], self))
+
+
+def cut_lacks_the_tombstones_of_fused_computes(monkeypatch):
+    real = Storage.cut
+
+    def cut(self, store, in_full):
+        parts = real(self, store, in_full)
+        if not isinstance(store, FusedStore):
+            return parts
+        batches = [batch for part in parts for batch in part.batches()]
+        return [decode(batch.filter(pc.invert(batch.column("__deleted")))) for batch in batches]
+
+    monkeypatch.setattr(Storage, "cut", cut)
+
+
+def flush_lacks_the_tombstones_of_fused_computes(monkeypatch):
+    real = FusedStore.extract
+
+    def extract(self, shards=None, dirty_only=False, clear=None):
+        state = real(self, shards, dirty_only, clear)
+        return state if state is None else state.filter(pc.invert(state.column("__deleted")))
+
+    monkeypatch.setattr(FusedStore, "extract", extract)
+
+
+def link_has_the_slots_of_other_keys(monkeypatch):
+    real = KeyLink.note
+
+    def note(self, before, found):
+        real(self, before, found)
+        self._slots[before.slots] = np.roll(self._slots[before.slots], 1)
+
+    monkeypatch.setattr(KeyLink, "note", note)
 
 
 MUTANTS = [

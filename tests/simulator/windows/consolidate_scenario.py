@@ -56,7 +56,7 @@ class ConsolidateScenario(WindowScenario):
         world = World(components, self._placement(random), random, options)
         self._take_checkpoints(world)
         disturber = Disturber(world, self.drawn().disturbances or ())
-        return ConsolidateSimulation(world, batches, disturber, shards, self.windowing)
+        return ConsolidateSimulation(world, batches, disturber, shards, self.place, self.windowing)
 
     def continued(self, first, checkpoint):
         random = np.random.default_rng([self.seed, 3, checkpoint.number])
@@ -69,7 +69,9 @@ class ConsolidateScenario(WindowScenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
         restored.schedule.now = world.now
-        return ConsolidateSimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.windowing)
+        return ConsolidateSimulation(
+            restored, first.batches, Disturber(restored, ()), first.shards, self.place, self.windowing
+        )
 
 
 @dataclass

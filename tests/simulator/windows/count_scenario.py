@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from timer_job import timed_part
 from window_job import AGGREGATES, TIME
 from window_scenario import WindowScenario, WindowSimulation
 
@@ -34,11 +35,13 @@ class CountScenario(WindowScenario):
     def _simulation(self, batches, shards, random, options) -> CountSimulation:
         # Results may be older than the watermark: count windows do not wait for it.
         made = super()._simulation(batches, shards, random, replace(options, event_time=""))
-        return CountSimulation(made.world, made.batches, made.disturber, shards, self.windowing)
+        return CountSimulation(made.world, made.batches, made.disturber, shards, self.place, self.windowing)
 
     def continued(self, first, checkpoint) -> CountSimulation:
         made = super().continued(first, checkpoint)
-        return CountSimulation(made.world, first.batches, Disturber(made.world, ()), first.shards, self.windowing)
+        return CountSimulation(
+            made.world, first.batches, Disturber(made.world, ()), first.shards, self.place, self.windowing
+        )
 
 
 @dataclass
@@ -85,8 +88,8 @@ class CountSimulation(WindowSimulation):
         """Return the rows of each key that the state has and a later instance contains."""
         kept: dict[str, list[int]] = defaultdict(list)
         for home in self.world.homes.values():
-            store = home.executor.store
-            table = None if store.key_schema is None else read_state(home.component.operator, store)
+            compute, store = timed_part(home, self.place)
+            table = None if store.key_schema is None else read_state(compute, store)
             rows = [] if table is None else table.sort_by("window_start").to_pylist()
             for row in rows:
                 assert row["window_end"] - row["window_start"] == row["rows"]

@@ -32,11 +32,13 @@ class SessionScenario(WindowScenario):
 
     def _simulation(self, batches, shards, random, options) -> SessionSimulation:
         made = super()._simulation(batches, shards, random, options)
-        return SessionSimulation(made.world, made.batches, made.disturber, shards, self.windowing)
+        return SessionSimulation(made.world, made.batches, made.disturber, shards, self.place, self.windowing)
 
     def continued(self, first, checkpoint) -> SessionSimulation:
         made = super().continued(first, checkpoint)
-        return SessionSimulation(made.world, first.batches, Disturber(made.world, ()), first.shards, self.windowing)
+        return SessionSimulation(
+            made.world, first.batches, Disturber(made.world, ()), first.shards, self.place, self.windowing
+        )
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from count_scenario import CountScenario
+from session_scenario import SessionScenario
 from window_scenario import WindowScenario
 
 from dask_elastic.state import stored_keys
@@ -28,3 +30,18 @@ def test_windows_close_once_with_state_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
     for seed in range(4):
         WindowScenario(seed).check()
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_windows_close_once_in_the_task_of_another_compute(place):
+    happened = Counter()
+    for seed in range(SEEDS // 2):
+        happened += WindowScenario(seed, place=place).check().happened()
+    assert happened["losses with replay"] > SEEDS // 4
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_sessions_and_counted_windows_close_once_in_the_task_of_another_compute(place):
+    for seed in range(SEEDS // 4):
+        SessionScenario(seed, place=place).check()
+        CountScenario(seed, place=place).check()

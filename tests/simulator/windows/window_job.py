@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from followed_job import UnopenedSink
-from timer_job import Steps
+from timer_job import Place, Steps, with_through
 
 from dask_elastic.topology import Topology
 from dask_elastic.topology.aggregate import Count, Max, Sum
@@ -72,14 +72,19 @@ AGGREGATES = {
 }
 
 
-def make_topology(batches: list[pa.RecordBatch], shards: int, windowing: Windowing, logic: Any = None) -> Topology:
+def make_topology(
+    batches: list[pa.RecordBatch], shards: int, windowing: Windowing, logic: Any = None, place: Place = "alone"
+) -> Topology:
     topology = Topology("windows")
     source = Steps(batches)
     source.event_time, source.slack = TIME, SLACK * 1e-6
     keyed = topology.source("steps", source).key_by("key")
-    keyed.compute(logic or AGGREGATES, name="per_key", shards=shards).sink(UnopenedSink(), name="results")
-    operator = topology._operators["per_key"]
-    topology._operators["per_key"] = dataclasses.replace(operator, windowing=windowing)
+    make = with_through(
+        keyed, shards, place, lambda rows, name: rows.compute(logic or AGGREGATES, name=name, shards=shards)
+    )
+    make.sink(UnopenedSink(), name="results")
+    name = "timed" if place == "behind" else "per_key"
+    topology._operators[name] = dataclasses.replace(topology._operators[name], windowing=windowing)
     return topology
 
 

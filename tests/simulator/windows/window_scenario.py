@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from checkpointed_scenario import EARLIER
+from timer_job import pairs_of, timed_part
 from timer_scenario import TimerScenario, TimerSimulation
 from window_job import TIME, WINDOWINGS, Expected, Instance, expected, make_batches, make_topology
 
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.simulator import Disturber, SimulatedCheckpoint, World, WorldOptions
-from dask_elastic.topology import build_components
+from dask_elastic.topology import Component, build_components
 from dask_elastic.topology.windowing import Windowing
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -33,6 +34,10 @@ class WindowScenario(TimerScenario):
     def logic(self) -> Any:
         """The logic of the compute; None for aggregates."""
         return None
+
+    def components_of(self, batches: list[pa.RecordBatch], shards: int) -> tuple[Component, ...]:
+        topology = make_topology(batches, shards, self.windowing, self.logic, self.place)
+        return build_components(topology, pairs_of(self.place))
 
     def build(self) -> WindowSimulation:
         random = np.random.default_rng(self.seed)
@@ -53,17 +58,16 @@ class WindowScenario(TimerScenario):
         return self._simulation(batches, shards, random, options)
 
     def _simulation(self, batches, shards, random, options) -> WindowSimulation:
-        topology = make_topology(batches, shards, self.windowing, self.logic)
-        world = World(build_components(topology), self._placement(random), random, options)
+        world = World(self.components_of(batches, shards), self._placement(random), random, options)
         self._take_checkpoints(world)
         disturber = Disturber(world, self.drawn().disturbances or ())
-        return WindowSimulation(world, batches, disturber, shards, self.windowing)
+        return WindowSimulation(world, batches, disturber, shards, self.place, self.windowing)
 
     def continued(self, first: WindowSimulation, checkpoint: SimulatedCheckpoint) -> WindowSimulation:
         """Return a simulation that continues from a checkpoint of the first one."""
         random = np.random.default_rng([self.seed, 3, checkpoint.number])
         world = first.world
-        components = build_components(make_topology(first.batches, first.shards, self.windowing, self.logic))
+        components = self.components_of(first.batches, first.shards)
         sinks = {
             identity: tuple((step - EARLIER, rows) for step, rows in received)
             for identity, received in checkpoint.sinks.items()
@@ -72,7 +76,8 @@ class WindowScenario(TimerScenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
         restored.schedule.now = world.now
-        return WindowSimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.windowing)
+        disturber = Disturber(restored, ())
+        return WindowSimulation(restored, first.batches, disturber, first.shards, self.place, self.windowing)
 
 
 @dataclass
@@ -96,7 +101,8 @@ class WindowSimulation(TimerSimulation):
                 counted = counted.plus(home.executor.store.counted() or ())
             assert counted == RowCounts(**wanted.counts)
         for home in self.world.homes.values():
-            assert len(home.executor.store) == 0, "slices are left behind the end"
+            assert len(timed_part(home, self.place)[1]) == 0, "slices are left behind the end"
+        self.check_other()
 
     def _check_results(self, emitted: dict[Instance, list[dict]], wanted: Expected) -> None:
         assert emitted.keys() == wanted.all.keys()

@@ -140,7 +140,6 @@ def test_compute_with_two_paths_from_one_producer_is_not_fused(topology, rows):
     [
         ({"executors": 3}, "'second' has executors=3, and 'first' has not"),
         ({"shards": 8}, "'second' has shards=8, and 'first' has 256"),
-        ({"store": "disk"}, "'second' keeps its state on disk"),
     ],
 )
 def test_options_keep_computes_apart(topology, rows, options, reason):
@@ -150,23 +149,20 @@ def test_options_keep_computes_apart(topology, rows, options, reason):
         fused_groups(topology, [("first", "second")])
 
 
-def test_logic_with_time_keeps_computes_apart(topology):
+def test_what_only_the_first_compute_can_do_keeps_computes_apart(topology):
     rows = topology.source("rows", de.sources.Arrow(ROWS, event_time="at"))
     first = counted(rows, "area", name="first")
 
-    def own(batch, state):
+    def latest(batch, instances):
         return batch
 
-    def fire(state, time):
-        return None
-
-    first.key_by("area").compute(own, state={"x": de.Value(pa.int64(), ttl="1h")}, name="expires")
-    rows.key_by("area").window("1h").compute({"seen": agg.Count()}, name="hourly")
+    windows = first.key_by("area").window("1h", time="at")
+    windows.compute(latest, name="called")
+    windows.compute({"seen": agg.Count()}, name="passing", late="stream")
     for pair, reason in {
-        ("first", "expires"): "'expires' has state with a time to live",
-        ("first", "hourly"): "'hourly' has windows",
+        ("first", "called"): "'called' calls a function for each window",
+        ("first", "passing"): "'passing' passes on late rows",
         ("rows", "first"): "'rows' is a source, not a compute",
-        ("expires", "first"): "'expires' has state",
     }.items():
         with pytest.raises(TopologyError, match=reason):
             fused_groups(topology, [pair])

@@ -113,10 +113,11 @@ class ExecutorFactory:
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
         place = (identity, self._spaces[identity.component], spec.node, first, inputs)
-        due = (operator.clocks, grid_of(operator), operator.delay)
+        due = (component.clocks, grid_of(component.computes), operator.delay)
         executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
         executor.store.union = union_types(component, self._components)
-        self._stores.add(identity, operator, executor.store)
+        executor.store.hold(component.computes)
+        self._stores.add(identity, component.computes, executor.store)
         executor.task_ended = self._task_ended
         return executor
 
@@ -137,9 +138,9 @@ class ExecutorFactory:
 
     def remote(self, executor: ExecutorId, home: int, incarnation: int) -> RemoteThreads:
         """Return the remote tasks here of an executor at home on another node."""
-        component, operator = self._operator(executor)
+        component, _ = self._operator(executor)
         part = RemotePart(executor, self._spaces[executor.component], threading.Lock, incarnation)
-        self._stores.add(executor, operator, part.store)
+        self._stores.add(executor, component.computes, part.store)
         make_processor = functools.partial(self._processor, component)
         sinks = self._members.tier.sinks_of(executor)
         return RemoteThreads(part, make_processor, self._threads, self._exchange, home, sinks)

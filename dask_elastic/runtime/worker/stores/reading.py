@@ -50,7 +50,7 @@ def read(
         found = home.read_state(operator=operator)
         return found if found is None or first is None else first_rows(found, first)
     if first is not None:
-        return _first(home, first)
+        return _first(home, operator, first)
     nbytes = store.state_bytes()
     if not memory.has_room(_COPIES * nbytes):
         raise StateMemoryExceeded(
@@ -58,14 +58,14 @@ def read(
             f"memory: {memory.account()}. Look up single keys with job.state(...).get, or read all of it from a "
             "checkpoint with read_state"
         )
-    return home.read_state()
+    return home.read_state(operator=operator)
 
 
-def _first(home: ExecutorThreads, count: int) -> pa.Table | None:
+def _first(home: ExecutorThreads, operator: str, count: int) -> pa.Table | None:
     """Return the first rows, of as many shards as are needed."""
-    store, parts, rows = home.executor.store, [], 0
+    store, parts, rows = home.store_of(operator), [], 0
     for shard in range(store.shards):
-        part = home.read_state([shard])
+        part = home.read_state([shard], operator)
         if part is None:
             return None
         parts.append(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -12,6 +12,7 @@ from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.runtime.worker.memory import HINT, Memory
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 from dask_elastic.state.disk.unnamed_files import RESIDENT_BYTES
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.errors import StateMemoryExceeded
@@ -46,16 +47,16 @@ class StateStores:
         self._relieving = False
         self._relieved = True
 
-    def add(self, executor: ExecutorId, operator: Compute, store: KeyedStore) -> None:
-        """Take a store, which has no state yet; it replaces the one of an earlier incarnation of remote tasks.
+    def add(self, executor: ExecutorId, computes: Iterable[Compute], store: ComponentStore) -> None:
+        """Take the store of each compute, without state yet; it replaces that of earlier remote tasks.
 
         Parameters
         ----------
         executor : ExecutorId
             The executor.
-        operator : Compute
-            What it computes.
-        store : KeyedStore
+        computes : iterable of Compute
+            What its tasks compute, the first operator first.
+        store : ComponentStore
             Its primary copy, or the state of its remote tasks here.
 
         Raises
@@ -63,20 +64,26 @@ class StateStores:
         StateDiskError
             If a file cannot be made.
         """
+        for operator in computes:
+            own = store if operator.name == executor.component else store.behind(operator.name)
+            self._add(ExecutorId(operator.name, executor.index), operator, own)
+
+    def _add(self, identity: ExecutorId, operator: Compute, store: KeyedStore) -> None:
         kept = operator.store or self._options.state_store
         store.reserve = self._memory.reserve
-        self._movable.discard(executor)
+        self._movable.discard(identity)
         if kept == "disk":
             store.move(self._storage)
         elif kept == "auto":
             store.overflow = self._overflow
-            self._movable.add(executor)
-        self._stores[executor] = store
+            self._movable.add(identity)
+        self._stores[identity] = store
 
-    def remove(self, executor: ExecutorId, store: KeyedStore) -> None:
-        """Forget the store of remote tasks that have ended, or of an executor that has left; not one made since."""
+    def remove(self, executor: ExecutorId, store: ComponentStore) -> None:
+        """Forget the stores of remote tasks that have ended, or of an executor that has left; not those made since."""
         if self._stores.get(executor) is store:
-            del self._stores[executor]
+            for operator in (executor.component, *store.fused):
+                self._stores.pop(ExecutorId(operator, executor.index), None)
 
     @property
     def in_memory(self) -> bool:
