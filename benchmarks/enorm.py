@@ -133,7 +133,8 @@ def migrated(client: Client, seconds: float, rate: float, keys: int, share: floa
     cpu = used.seconds()
     moves = job.moves()
     job.forget()
-    return {"cpu": cpu, "pauses": moves["pause"].to_numpy(), "bytes": state["state_bytes"].sum() / SHARDS, "rows": total}
+    nbytes = state["state_bytes"].sum() / SHARDS
+    return {"cpu": cpu, "pauses": moves["pause"].to_numpy(), "bytes": nbytes, "rows": total}
 
 
 def pauses(client: Client, seconds: float, rate: float, keys: int, runs: int) -> dict[str, Any]:
