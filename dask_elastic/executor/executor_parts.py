@@ -8,6 +8,7 @@ import numpy as np
 
 from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.state_records import Grid, StateRecords
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
@@ -66,6 +67,7 @@ class ExecutorParts:
         self.flushes = Flushes()
         self.cuts = Cuts()
         self.records = StateRecords(space, clocks, grid, identity.index)
+        self.sharing = Sharing()
         self.finished = False
         self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)

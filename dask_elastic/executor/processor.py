@@ -110,6 +110,9 @@ class Processor:
         process = self.logic.process
         if self.windows is not None:
             process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
+            if batch.separate:
+                assert isinstance(self.windows, WindowLogic), "only windows that share slices may cease to"
+                process = partial(self.windows.process, reached=batch.reached, settled=batch.settled, separate=True)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == rows.num_rows:

@@ -84,7 +84,7 @@ class Encoder:
         header: Header = [number, batch.stamp, batch.hashes is not None, batch.now]
         if batch.record is None and batch.reached is None:
             return header
-        return [*header, batch.reached, *(batch.record or ())]
+        return [*header, batch.reached, batch.separate, *(batch.record or ())]
 
 
 class Decoder:
@@ -128,7 +128,7 @@ class Decoder:
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed, now, *others = header
-        reached, fields = (others[0], others[1:]) if others else (None, [])
+        reached, separate, *fields = others or (None, False)
         if fields and not fits(fields, _RECORD):
             raise ProtocolError(f"a state record has the fields {fields!r}")
         rows = self.rows(number, take)
@@ -138,7 +138,7 @@ class Decoder:
         if hashes is not None and len(hashes) != rows.num_rows:
             raise ProtocolError(f"a batch of {rows.num_rows} rows has {len(hashes)} hashes")
         record = TimersDue(*fields) if fields else None
-        return Batch(rows, hashes, stamp, now, record=record, reached=reached)
+        return Batch(rows, hashes, stamp, now, record=record, reached=reached, separate=bool(separate))
 
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:
