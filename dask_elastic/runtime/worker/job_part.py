@@ -235,6 +235,7 @@ class JobPart:
                 executor.task_ended = self._node.task_ends.note
                 if self.checkpoints is not None:
                     self.checkpoints.restore(identity, operator, executor.store)
+                executor.sharing.change(identity.component in self.spec.separate, None)
                 make_processor = functools.partial(self._processor, component)
                 self.homes[identity] = ExecutorThreads(
                     executor,
