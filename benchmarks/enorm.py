@@ -1,4 +1,4 @@
-"""The simple job of Enorm: consolidation (figure 9), the pause of a migration (10), and what migrating costs (12).
+"""The simple job of Enorm: consolidation (figure 9), migration (10 and 12), and changes of the plan (11).
 
 Prints one JSON line per setting. Rows are counted and summed per key over windows of 5, 10, ... minutes, in an hour of
 event time; nothing is emulated.
@@ -9,9 +9,12 @@ event time; nothing is emulated.
   and the median of the runs counts. *one_window* is what a row costs in one window, from which the cost model predicts
   how many times as much CPU time separate states take as shared ones; *ratio* is what they took.
 - `10`: for how long the rows of a shard wait that moves to another process, by the bytes of its state.
+- `11`: a running job whose windows cease to share slices (combine), and begin to again (split): the seconds of the
+  command, those until no partial result of the former kind is left, the event time of that, and the latency of rows in
+  the ten seconds before the first change and before the end.
 - `12`: how much more CPU time a job takes of which a share of the shards moves to the other process, once.
 
-    python benchmarks/enorm.py [--figure 9 10 12] [--rows 2000000] [--runs 3] [--keys 1000 30000]
+    python benchmarks/enorm.py [--figure 9 10 11 12] [--rows 2000000] [--runs 3] [--keys 1000 30000]
 """
 
 from __future__ import annotations
@@ -21,10 +24,13 @@ import contextlib
 import functools
 import json
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from _cpu import ClusterCpu
 from _event_stream import emitted, event_stream, note, started, warm
 from distributed import Client, LocalCluster
@@ -61,7 +67,7 @@ def simple_job(
         results = minutes.key_by("key").window(list(windows)).compute(AGAIN, name="windows")
     else:
         # A single window has no instances that overlap, and nothing to share.
-        share = "auto" if len(windows) == 1 else way == "shared"
+        share = "auto" if len(windows) == 1 or way == "auto" else way == "shared"
         results = rows.window(list(windows)).compute(AGGREGATES, name="windows", share=share, **options)
     results.sink(de.sinks.Call(note))
     return topology
@@ -172,15 +178,50 @@ def overhead(client: Client, seconds: float, rate: float, keys: int, runs: int) 
         }
 
 
+def changed(client: Client, seconds: float, rate: float, keys: int) -> dict[str, Any]:
+    """Return the line of figure 11 for a number of keys: one job that changes twice."""
+    total = int(seconds * rate) // BATCH_ROWS * BATCH_ROWS
+    client.run(warm, BATCH_ROWS, keys)
+    # Without the window of 5 minutes, which is as long as a slice, partial results can be told apart by their lengths.
+    topology = simple_job(total, keys, SETS[6][1:], "auto", rate, executors=1, shards=SHARDS)
+    job = de.submit(topology, client, balance_interval="1h")
+    line: dict[str, Any] = {"figure": 11, "keys": keys, "rows": total}
+    for quarter, (action, partials) in enumerate({"combine": "instances", "split": "slices"}.items(), 1):
+        while (before := job.metrics())["rows"].sum() < total * (2 * quarter - 1) / 4:
+            job._ask(Wait(job.name, 0.05))
+        line.setdefault("latency_p99_before_ms", round(before["latency_p99"].max() * 1e3, 1))
+        began = time.perf_counter()
+        job.share("windows", partials)
+        line[f"{action}_command_ms"] = round((time.perf_counter() - began) * 1e3, 1)
+        while _kinds(job) != {partials} and job.status == "running":
+            job._ask(Wait(job.name, 0.05))
+        line[f"{action}_complete_s"] = round(time.perf_counter() - began, 2)
+        passed = job.metrics()["event_time"].min() - before["event_time"].min()
+        line[f"{action}_complete_event_min"] = round(passed.total_seconds() / 60, 1)
+    job.wait(progress=False)
+    measured = job.metrics()
+    line["latency_p99_after_ms"] = round(measured["latency_p99"].max() * 1e3, 1)
+    line["state_bytes"] = int(before["state_bytes"].sum())
+    job.forget()
+    return line
+
+
+def _kinds(job: de.Job) -> set[str]:
+    """Return of what the partial results are that a job keeps."""
+    state = job.state("windows").to_arrow()
+    spans = pc.subtract(*(state[name].cast(pa.int64()) for name in ("window_end", "window_start"))).unique()
+    return {"slices" if span == 300_000_000 else "instances" for span in spans.to_pylist()}
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=int, nargs="+", choices=(9, 10, 12), default=[9, 10, 12])
+    parser.add_argument("--figure", type=int, nargs="+", choices=(9, 10, 11, 12), default=[9, 10, 11, 12])
     parser.add_argument("--rows", type=int, default=2_000_000, help="of a job of figure 9")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000, 30_000])
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a job of figures 10 and 12")
-    parser.add_argument("--rate", type=float, default=200_000, help="rows per second of figures 10 and 12")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a job of figures 10 to 12")
+    parser.add_argument("--rate", type=float, default=200_000, help="rows per second of figures 10 to 12")
     given = parser.parse_args()
     total = given.rows // BATCH_ROWS * BATCH_ROWS
     with cluster(1, 2) as client:
@@ -189,6 +230,8 @@ def main() -> None:
     with cluster(2, 1) as client:
         if 10 in given.figure:
             show(pauses(client, given.seconds, given.rate, keys, given.runs) for keys in given.keys)
+        if 11 in given.figure:
+            show(changed(client, 3 * given.seconds, given.rate, keys) for keys in given.keys)
         if 12 in given.figure:
             show(overhead(client, given.seconds, given.rate, given.keys[-1], given.runs))
 
