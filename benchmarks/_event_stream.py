@@ -24,15 +24,15 @@ EMITTED: list[tuple[int, int]] = []
 
 
 @functools.cache
-def columns(rows: int, seed: int) -> list[tuple[pa.Array, pa.Array]]:
+def columns(rows: int, seed: int, keys: int = KEYS) -> list[tuple[pa.Array, pa.Array]]:
     """Return keys and values of some batches, which a source repeats."""
     rng = np.random.default_rng(seed)
-    return [(pa.array(rng.integers(0, KEYS, rows)), pa.array(rng.normal(size=rows))) for _ in range(DISTINCT_BATCHES)]
+    return [(pa.array(rng.integers(0, keys, rows)), pa.array(rng.normal(size=rows))) for _ in range(DISTINCT_BATCHES)]
 
 
-def event_stream(total: int, rows: int, per_second: float, seed: int = 0) -> Iterator[pa.RecordBatch]:
+def event_stream(total: int, rows: int, per_second: float, seed: int = 0, keys: int = KEYS) -> Iterator[pa.RecordBatch]:
     """Yield `total` rows in batches of `rows`, `per_second` of them for each second of event time."""
-    made = columns(rows, seed)
+    made = columns(rows, seed, keys)
     within = (np.arange(rows) * (1e6 / per_second)).astype(np.int64)
     STARTED.append(time.time())
     for number in range(total // rows):
@@ -41,10 +41,10 @@ def event_stream(total: int, rows: int, per_second: float, seed: int = 0) -> Ite
         yield pa.record_batch([keys, values, pa.array(times)], names=["key", "value", "at"])
 
 
-def warm(rows: int) -> None:
+def warm(rows: int, keys: int = KEYS) -> None:
     """Make the batches of later streams, and forget what was noted of earlier ones."""
     for seed in (0, 1):
-        columns(rows, seed)
+        columns(rows, seed, keys)
     STARTED.clear()
     EMITTED.clear()
 

@@ -25,6 +25,22 @@ class MoveShard:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeSharing:
+    """Command: add rows of windows to instances, or to slices that instances share, from an event time on.
+
+    Parameters
+    ----------
+    separate : bool
+        Whether rows are added to instances.
+    since : int or None
+        The event time in microseconds since the Unix epoch; None for at once.
+    """
+
+    separate: bool
+    since: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class BalanceDue:
     """The shards are due to be balanced over the tasks."""
 
@@ -134,6 +150,7 @@ class NodeReturned:
 
 Event = (
     SetCores
+    | ChangeSharing
     | MoveShard
     | BalanceDue
     | ClockTicked

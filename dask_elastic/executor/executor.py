@@ -99,6 +99,7 @@ class ElasticExecutor(ExecutorParts):
             self._pending_rows += receipt.rows
             receipt.span = self.watermarks.arrived()
             receipt.reached = self.records.stamp(self.store.event_time)
+            receipt.separate = self.sharing.separate(self.store.event_time)
             before = self.routes.sub_batches
             woken = self.routes.enqueue(block, receipt)
             self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
@@ -341,6 +342,8 @@ class ElasticExecutor(ExecutorParts):
                 self.moves.instant.cut_due()
             case events.CheckpointAbandoned(checkpoint):
                 self.cuts.give_up(checkpoint)
+            case events.ChangeSharing(separate, since):
+                self.sharing.change(separate, since)
             case events.ClockTicked():
                 # After the barriers nothing may change the state before it is copied; and the end fires all timers.
                 idle = self.cuts.under_way or not self.inputs.open

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA, Grid, StateRecords
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
@@ -69,6 +70,7 @@ class ExecutorParts:
         self.measures = Measures(space.shards)
         self.flushes = Flushes()
         self.records = StateRecords(space, clocks, grid, identity.index)
+        self.sharing = Sharing()
         self.finished = False
         self.task_ended: Callable[[], None] = lambda: None
         self.links = Links(self.routes, self.lock)

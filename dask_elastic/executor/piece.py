@@ -44,9 +44,11 @@ class Receipt:
         The span of watermarks in which the batch counts.
     reached : int or None
         As of `Batch`: whether rows are late depends on it, also in a replay.
+    separate : bool
+        As of `Batch`: a replay adds rows to the partials to which they were added before.
     """
 
-    __slots__ = ("arrived", "nbytes", "origin", "reached", "row_bytes", "rows", "settled", "span", "stamp")
+    __slots__ = ("arrived", "nbytes", "origin", "reached", "row_bytes", "rows", "separate", "settled", "span", "stamp")
 
     def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float):
         self.origin = origin
@@ -58,12 +60,13 @@ class Receipt:
         self.settled = False
         self.span: Span | None = None
         self.reached: int | None = None
+        self.separate = False
 
     @classmethod
     def for_replay(cls, origin: ExecutorId, nbytes: int, batch: Batch, now: float) -> Receipt:
         """Return the receipt of rows that were settled before a loss: no credit is released for them."""
         receipt = cls(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
-        receipt.reached = batch.reached
+        receipt.reached, receipt.separate = batch.reached, batch.separate
         receipt.nbytes = 0
         receipt.settled = True
         return receipt

@@ -117,6 +117,9 @@ class Processor:
         process = self.logic.process
         if self.windows is not None:
             process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
+            if batch.separate:
+                assert isinstance(self.windows, WindowLogic), "only windows that share slices may cease to"
+                process = partial(self.windows.process, reached=batch.reached, settled=batch.settled, separate=True)
         elif isinstance(self.logic, FunctionLogic):
             process = partial(self.logic.process, reached=batch.reached)
 

@@ -100,13 +100,18 @@ class Work:
             part = piece.block.part if copied or self.record is not None else piece.block.chosen
             rows, hashes = part(piece.start, piece.stop)
             receipt = piece.receipt
-            return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, receipt.reached, receipt.settled)
+            row_bytes, reached, settled = None, receipt.reached, receipt.settled
+            return Batch(
+                rows, hashes, receipt.stamp, self.now, row_bytes, self.record, reached, settled, receipt.separate
+            )
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         rows = pa.concat_batches([rows for rows, _ in parts])
         hashes = np.concatenate([hashes for _, hashes in parts])
         receipt = self.pieces[0].receipt
-        return Batch(rows, hashes, stamp, self.now, reached=receipt.reached, settled=receipt.settled)
+        return Batch(
+            rows, hashes, stamp, self.now, reached=receipt.reached, settled=receipt.settled, separate=receipt.separate
+        )
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
@@ -247,7 +252,7 @@ class TaskQueue:
 
 def _may_join(first: Receipt, following: Receipt) -> bool:
     """Return whether rows may be in one batch, as far as event time matters."""
-    if first.reached != following.reached:
+    if first.reached != following.reached or first.separate is not following.separate:
         # A shard that has moved here brought rows along that arrived before others.
         return False
     # Where event time counts, rows are counted by how late they are, but not again in a replay.

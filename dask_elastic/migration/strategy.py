@@ -17,7 +17,9 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.vocab.errors import SubmitError
 
-STRATEGIES = ("labelled", "instant", "disruptive")
+INSTANT = "instant"
+
+STRATEGIES = ("labelled", INSTANT, "disruptive")
 """How the shards of a component move between nodes; within a node they always move by labels."""
 
 LATER = ("smooth", "auto", "progressive", "synchronised")
@@ -53,7 +55,7 @@ def check_strategy(strategy: str, computes: Iterable[Compute], fused: Iterable[C
         raise SubmitError(f"migration={strategy!r} is not available yet: choose from {names}")
     if strategy not in STRATEGIES:
         raise SubmitError(f"migration={strategy!r}: choose from {names}")
-    if strategy != "instant":
+    if strategy != INSTANT:
         return
     behind = [one.name for one in fused]
     if behind:

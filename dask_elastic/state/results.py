@@ -11,6 +11,7 @@ from dask_elastic.state.expiry.times import ExpiryTimes
 from dask_elastic.state.joins.layout import JoinLayout
 from dask_elastic.state.layout import StateLayout, layout_of
 from dask_elastic.state.slots import Column
+from dask_elastic.state.windows.instance_marks import unmarked
 from dask_elastic.state.windows.row_layout import RowLayout
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.known_schemas import result_types
@@ -127,6 +128,8 @@ def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]
     windowing = operator.windowing
     if windowing is None:
         return {}
+    if windowing.shares:
+        fields = [unmarked(np.asarray(fields[0], np.int64)), *fields[1:]]
     kind = pa.int64() if windowing.counted else pa.timestamp("us")
     if windowing.time and not windowing.counted and schema is not None:
         kind = pa.timestamp("us", window_time_type(schema.field(windowing.time[0]).type, windowing.time[0]).tz)

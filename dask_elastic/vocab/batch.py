@@ -41,6 +41,8 @@ class Batch(NamedTuple):
         Unix epoch; None before the first one.
     settled : bool
         Whether the rows had been settled before a loss, and are replayed.
+    separate : bool
+        Whether rows of windows are added to a state for each instance, in the place of slices that instances share.
     """
 
     rows: pa.RecordBatch | ChosenRows
@@ -51,6 +53,7 @@ class Batch(NamedTuple):
     record: StateRecord | None = None
     reached: int | None = None
     settled: bool = False
+    separate: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
-from dask_elastic.windows.window_plan import WindowLoad, WindowPlan, plan_windows
+from dask_elastic.windows.window_plan import Partials, WindowLoad, WindowPlan, plan_windows
 
 ROW_COST, MERGE_COST = 2e-8, 1e-8
 """CPU seconds to add a row to a partial, and to merge two partials of a key, of a few counts and sums: the defaults."""
@@ -60,6 +60,8 @@ class WindowExplanation:
         What the cost model prefers at the measured load; None for windows other than over event time.
     measured : WindowMeasures or None
         What is measured; None if nothing is yet.
+    current : {"slices", "instances"} or None
+        What rows are added to now; None for the choice at submit.
 
     See Also
     --------
@@ -70,6 +72,12 @@ class WindowExplanation:
     windowing: Windowing
     plan: WindowPlan | None
     measured: WindowMeasures | None
+    current: Partials | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether rows are added to slices now."""
+        return self.windowing.shares if self.current is None else self.current == "slices"
 
     @property
     def partials_per_key(self) -> int | None:
@@ -77,7 +85,7 @@ class WindowExplanation:
         windows = [window for window in self.windowing.windows if isinstance(window, EventWindow)]
         if not windows:
             return None
-        if self.windowing.shares:
+        if self.shares:
             return max(window.length for window in windows) // self.windowing.slice
         return sum(-(-(window.length + self.windowing.allowed_lateness) // window.frequency) for window in windows)
 
@@ -90,7 +98,7 @@ class WindowExplanation:
         return "\n".join(lines)
 
     def _kept(self, plan: WindowPlan) -> list[str]:
-        shares = self.windowing.shares
+        shares = self.shares
         kept = f"slices of {duration_text(self.windowing.slice)}, which instances share" if shares else "instances"
         chosen = "share='auto'" if self.windowing.share == "auto" else f"share={self.windowing.share}"
         lines = [f"partials: of {kept} ({chosen}); at most {self.partials_per_key} per key"]
@@ -101,7 +109,10 @@ class WindowExplanation:
             return lines
         own, other = (plan.shared, plan.separate) if shares else (plan.separate, plan.shared)
         lines.append(f"predicted: {own:.3g} CPU seconds per second, {other:.3g} with share={not shares}")
-        if other < own:
+        if other < own and self.windowing.share == "auto" and self.windowing.shares:
+            wanted = "instances" if shares else "slices"
+            lines.append(f"{wanted} would cost less; Job.share({self.operator!r}, {wanted!r}) changes at once to them")
+        elif other < own:
             lines.append(f"share={not shares} would cost less; it needs a restart without the state of this compute")
         return lines
 
@@ -113,7 +124,9 @@ class WindowExplanation:
         )
 
 
-def explain_windows(operator: str, windowing: Windowing, measured: WindowMeasures | None = None) -> WindowExplanation:
+def explain_windows(
+    operator: str, windowing: Windowing, measured: WindowMeasures | None = None, current: Partials | None = None
+) -> WindowExplanation:
     """Explain the plan of a windowed compute at the measured load.
 
     Parameters
@@ -124,6 +137,8 @@ def explain_windows(operator: str, windowing: Windowing, measured: WindowMeasure
         Its windows.
     measured : WindowMeasures, optional
         What is measured of it.
+    current : {"slices", "instances"}, optional
+        What rows are added to now; by default the choice at submit.
 
     Returns
     -------
@@ -142,10 +157,10 @@ def explain_windows(operator: str, windowing: Windowing, measured: WindowMeasure
     predicted: 0.002 CPU seconds per second, 0.012 with share=False
     measured: 100000 rows per second, 0.01 CPU seconds per second, 100 ns per row; 4800000 bytes of partials
     """
-    explanation = WindowExplanation(operator, windowing, None, measured)
+    explanation = WindowExplanation(operator, windowing, None, measured, current)
     per_key = explanation.partials_per_key
     if per_key is None:
         return explanation
     keys = 1.0 if measured is None else max(1.0, measured.state_bytes / PARTIAL_BYTES / per_key)
     load = WindowLoad(1.0 if measured is None else measured.rows, ROW_COST, MERGE_COST, keys)
-    return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured)
+    return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current)

@@ -112,7 +112,7 @@ class HomeDriver(ExecutorDriver):
         except _Departed:
             error = f"{self.identity} has moved to another worker: repeat the command there"
             match event:
-                case events.SetCores():
+                case events.SetCores() | events.ChangeSharing():
                     raise PlanningError(error) from None
                 case events.MoveShard():
                     raise MoveRefused(error) from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.executor_parts import ExecutorParts
 from dask_elastic.vocab.errors import ProtocolError
@@ -32,6 +33,8 @@ class Handover:
         Which inputs have not ended, and their watermarks.
     watermarks : tuple of Standing
         See `Watermarks.standing`.
+    sharing : Sharing
+        Whether rows of windows are added to slices or to instances.
     clocks : tuple of int
         See `StateRecords.standing`.
     taken : float
@@ -53,6 +56,7 @@ class Handover:
     counts: RowCounts | None
     inputs: Inputs
     watermarks: tuple[Standing, Standing, Standing]
+    sharing: Sharing
     clocks: tuple[int | None, int]
     taken: float
     incarnations: Mapping[int, int]
@@ -90,6 +94,7 @@ class Handover:
             store.counted(),
             executor.inputs,
             watermarks,
+            executor.sharing,
             executor.records.standing(),
             executor.time_taken,
             executor.links.incarnations(),
@@ -112,6 +117,7 @@ class Handover:
         store.event_time = self.event_time
         executor.inputs.resume(self.inputs)
         executor.watermarks.resume(self.watermarks)
+        executor.sharing = self.sharing
         executor.records.resume(self.clocks)
         executor.time_taken = self.taken
         executor.measures.rows_before = self.rows

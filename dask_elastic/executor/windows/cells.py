@@ -21,6 +21,9 @@ from dask_elastic.vocab.row_counts import RowCounts
 Numbers: TypeAlias = npt.NDArray[np.int64]
 _FEW = 64
 
+APART = 2**62 + 2**61
+"""Added to the numbers of instances beside slices, so that both kinds of cells have numbers of their own."""
+
 
 class Assigned(NamedTuple):
     """The cells that rows are in.
@@ -39,6 +42,8 @@ class Assigned(NamedTuple):
         What became of the rows.
     late : ndarray of bool or None
         The rows that come too late for all instances that contain them; None if there are none.
+    of_instances : bool
+        Whether the cells are instances, where others are slices.
     """
 
     rows: Numbers | None
@@ -49,6 +54,7 @@ class Assigned(NamedTuple):
     closed: Mask
     counts: RowCounts
     late: Mask | None
+    of_instances: bool = False
 
     def of_groups(self, located: Located) -> Numbers:
         """Return the cell of each group of pairs."""
@@ -89,6 +95,8 @@ class EventCells:
     ----------
     windowing : Windowing
         Windows over event time.
+    separate : bool
+        Whether cells are instances, also if they might be slices.
 
     Attributes
     ----------
@@ -114,17 +122,22 @@ class EventCells:
     ([0, 10, 20], RowCounts(on_time=4, corrected=0, late=2, outside=0, untimed=0))
     """
 
-    def __init__(self, windowing: Windowing) -> None:
+    def __init__(self, windowing: Windowing, separate: bool = False) -> None:
         self.windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
         self.lateness = windowing.allowed_lateness
         self._exact = windowing.exact
         self.slice = windowing.slice
         self.offset = self.windows[0].start % self.slice
         self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
-        self.merges = windowing.shares
+        self.merges = windowing.shares and not separate
+        self._apart = APART if windowing.shares and separate else 0
         longest = max(window.length for window in self.windows) // self.slice
         # Half a window more than an instance needs, for rows ahead of the watermark.
         self.places = longest + longest // 2 + 2 if self.merges else 0
+
+    def of(self, times: list[Times], reached: int) -> Assigned:
+        """Return the cells of rows, given their times, or begin and end of the spans for which they stand."""
+        return self.of_points(times[0], reached) if len(times) == 1 else self.of_spans(times[0], times[1], reached)
 
     def of_points(self, times: Times, reached: int) -> Assigned:
         """Return the cells of rows at points in time.
@@ -281,7 +294,7 @@ class EventCells:
             owners, numbers, starts, ends = (column[order] for column in (owners, numbers, starts, ends))
         lengths = np.bincount(owners, minlength=len(found[0].first))
         rows, cells = _pairs(lengths, index, count)
-        return Assigned(rows, cells, numbers, starts, ends, ends <= reached, counts, late)
+        return Assigned(rows, cells, numbers, starts, ends, ends <= reached, counts, late, bool(self._apart))
 
     def _open(self, position: int, found: _Spans, reached: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return the instances of one window that take rows: the position of the span, number, begin and end."""
@@ -291,7 +304,8 @@ class EventCells:
         owners = np.repeat(np.arange(len(lengths)), lengths)
         instances = spans(firsts, lengths)
         starts = window.start + instances * window.frequency
-        return owners, instances * len(self.windows) + position, starts, starts + window.length
+        numbers = instances * len(self.windows) + position + self._apart
+        return owners, numbers, starts, starts + window.length
 
 
 def grid_of(computes: Sequence[Compute]) -> Grid | None:

@@ -16,6 +16,7 @@ from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.state.index import Slots
 from dask_elastic.state.slot_search import Found, Mask
 from dask_elastic.state.slots import Column
+from dask_elastic.state.windows.instance_marks import has_mark, unmarked
 
 Values: TypeAlias = Callable[[int, int], list[Column]]
 """Returns the state of a range of results."""
@@ -64,9 +65,14 @@ def closed_sessions(bound: BoundWindows, found: Found, gap: int, until: int) -> 
 def merged_slices(
     bound: BoundWindows, found: Found, cells: EventCells, ordinals: Slots, since: int, until: int
 ) -> Closing:
-    """Return the results of instances that end later than `since` and not later than `until`, merged from slices."""
-    starts, ends, hashes, checks = found.values[bound.own :]
-    partials = Partials(bound.bundle, found.values[: bound.own], starts, hashes, checks, ordinals)
+    """Return the results of instances that end later than `since` and not later than `until`, merged from slices.
+
+    Each is merged from its slices and from the partial of the instance itself, if there is one.
+    """
+    stored, ends, hashes, checks = found.values[bound.own :]
+    own, starts = has_mark(stored), unmarked(stored)
+    values = found.values[: bound.own]
+    partials = Partials(bound.bundle, values, starts, hashes, checks, ordinals, (own, ends))
     instances = cells.closing(starts, since, until)
     parts = [partials.within(begin, end) for begin, end in instances]
     made = closed_instances(
@@ -76,7 +82,8 @@ def merged_slices(
         ]
     )
     firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
-    return made._replace(firsts=firsts, expired=cells.expired(starts, ends, until))
+    expired = np.where(own, ends <= until, cells.expired(starts, ends, until))
+    return made._replace(firsts=firsts, expired=expired)
 
 
 def closed_instances(parts: list[tuple[int, int, int, Values]]) -> Closing:

@@ -34,6 +34,8 @@ class Partials:
         The identity of each partial's key.
     ordinals : ndarray of intp, optional
         A number for each partial's key, if slices have one length: partials then need not be sorted.
+    of_instances : (ndarray of bool, ndarray of int64), optional
+        Which partials are of instances in the place of slices, and the end of each partial.
     """
 
     def __init__(
@@ -44,12 +46,16 @@ class Partials:
         hashes: Words,
         checks: Words,
         ordinals: Positions | None = None,
+        of_instances: tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]] | None = None,
     ) -> None:
         self._bundle = bundle
         self._values = values
         order = None if ordinals is None else _counted_order(starts, ordinals)
         self._order: Positions = _order(starts, hashes, checks) if order is None else order
         self._starts = starts.take(self._order)
+        self._of_instances = None
+        if of_instances is not None and of_instances[0].any():
+            self._of_instances = of_instances[0].take(self._order), of_instances[1].take(self._order)
         self._opens = np.ones(len(self._order), np.bool_)
         if order is None or ordinals is None:
             ordered, checked = hashes.take(self._order), checks.take(self._order)
@@ -60,7 +66,7 @@ class Partials:
         self._keys = np.cumsum(self._opens) - 1
 
     def within(self, begin: int, end: int) -> Groups:
-        """Return the partials of the slices within an instance, by key.
+        """Return the partials of the slices within an instance, and those of the instance itself, by key.
 
         Parameters
         ----------
@@ -72,7 +78,11 @@ class Partials:
         Groups
             The partials of each key that has any.
         """
-        chosen = np.flatnonzero((self._starts >= begin) & (self._starts < end))
+        inside = (self._starts >= begin) & (self._starts < end)
+        if self._of_instances is not None:
+            own, ends = self._of_instances
+            inside &= ~own | ((self._starts == begin) & (ends == end))
+        chosen = np.flatnonzero(inside)
         keys = self._keys.take(chosen)
         first = np.flatnonzero(np.diff(keys, prepend=-1))
         lengths = np.diff(np.append(first, len(keys)))

@@ -49,6 +49,10 @@ class SessionCells:
         self.gap = window.gap
         self.lateness = windowing.allowed_lateness
 
+    def of(self, times: list[Times], reached: int) -> Assigned:
+        """Return the cells of rows; see `EventCells.of`."""
+        return self.of_points(times[0], reached)
+
     def of_points(self, times: Times, reached: int) -> Assigned:
         """Return the cells of rows; see `EventCells.of_points`."""
         late = times <= reached - self.gap - self.lateness

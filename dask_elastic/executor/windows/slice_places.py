@@ -19,6 +19,7 @@ from dask_elastic.state.slot_search import Found, Mask
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import NO_END
+from dask_elastic.state.windows.instance_marks import has_mark
 from dask_elastic.vocab.gather import take_rows
 
 FIRST_PLACE = -(2**63)
@@ -199,6 +200,8 @@ class SlicePlaces:
         self.forget()
         found = self._session.read(with_rows, shards)
         starts, _, hashes, checks = found.values[bound.own :]
+        if has_mark(starts).any():
+            return False
         numbers = (starts - self._cells.offset) // self._cells.slice
         places, levels = np.empty_like(numbers), np.zeros(len(numbers), np.intp)
         for level in (0, 1):

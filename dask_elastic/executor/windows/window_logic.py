@@ -20,7 +20,7 @@ from dask_elastic.executor.windows.closing import (
     closed_sessions,
     merged_slices,
 )
-from dask_elastic.executor.windows.event_times import Times, timestamps
+from dask_elastic.executor.windows.event_times import timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows
@@ -33,6 +33,7 @@ from dask_elastic.state.slot_search import Found, Mask
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import NO_END, window_fields
+from dask_elastic.state.windows.instance_marks import has_mark, marked
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
@@ -82,8 +83,10 @@ class WindowLogic:
         self._session = session
         self._known = KnownCells(store, session, groups, self.cells.places)
         self._places: SlicePlaces | None = None
+        self._instances: EventCells | None = None
         if isinstance(self.cells, EventCells) and self.cells.merges:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
+            self._instances = EventCells(operator.windowing, separate=True)
         self._emits = emits
         self._bound: BoundWindows | None = None
 
@@ -95,6 +98,7 @@ class WindowLogic:
         errors: Errors | None = None,
         reached: int | None = None,
         settled: bool = False,
+        separate: bool = False,
     ) -> list[pa.RecordBatch]:
         """Update the partials; return results if they appear before instances close, or correct earlier ones.
 
@@ -112,6 +116,8 @@ class WindowLogic:
             The event time up to which instances were closed when the rows arrived; None if none were.
         settled : bool
             Whether the rows were counted before they were replayed.
+        separate : bool
+            Whether to add rows to a partial for each instance; only if cells are slices of event time.
 
         Returns
         -------
@@ -125,7 +131,9 @@ class WindowLogic:
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
-            assigned = self._assigned(times, BEGINNING if reached is None else reached)
+            cells = self._instances if separate else self.cells
+            assert cells is not None, "only windows that share slices may cease to"
+            assigned = cells.of(times, BEGINNING if reached is None else reached)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
@@ -144,12 +152,6 @@ class WindowLogic:
         late, self._late = self._late, []
         return late
 
-    def _assigned(self, times: list[Times], reached: int) -> Assigned:
-        if len(times) == 1:
-            return self.cells.of_points(times[0], reached)
-        assert isinstance(self.cells, EventCells)
-        return self.cells.of_spans(times[0], times[1], reached)
-
     def _updated(self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
         """Add rows to their cells; returns the results that appear at once."""
         if assigned.rows is not None:
@@ -157,8 +159,10 @@ class WindowLogic:
                 return []
             rows, hashes = taken(rows, assigned.rows), hashes.take(assigned.rows)
         if self._places is not None and len(assigned.numbers):
-            self._add_to_places(bound, rows, hashes, assigned, self._places)
-            return []
+            if not assigned.of_instances:
+                self._add_to_places(bound, rows, hashes, assigned, self._places)
+                return []
+            self._places.added_apart()
         found = self._located(bound, rows, hashes, assigned, assigned.numbers)
         return self._added(bound, rows, assigned, found)
 
@@ -264,6 +268,8 @@ class WindowLogic:
                 own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
             if self.cells.merges:
                 own[2:] = found.identities()
+                if assigned.of_instances:
+                    own[0] = marked(own[0])
         return after + own
 
     def _results_now(
@@ -364,7 +370,7 @@ class WindowLogic:
             made = self._closing(bound, found, since, record.event)
         if self._places is not None:
             self._places.expired(record.event, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
-        elif made.expired.any():
+        if made.expired.any() and (self._places is None or has_mark(found.values[bound.own]).any()):
             self._session.tidy()
         return outputs
 

@@ -19,6 +19,7 @@ from dask_elastic.runtime.client.job_view import summary
 from dask_elastic.runtime.client.live_card import show
 from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.runtime.client.senders import doubt, drop
+from dask_elastic.runtime.client.window_commands import WindowCommands
 from dask_elastic.runtime.protocol import job_calls, job_status
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
@@ -34,7 +35,7 @@ ENDED = tuple(sorted(status.value for status in job_status.ENDED))
 """The statuses, as `Job.status` returns them, that a job never leaves."""
 
 
-class Job(JobInput, JobReader, JobCommands):
+class Job(JobInput, JobReader, JobCommands, WindowCommands):
     """A handle on a job on a cluster; the job keeps running when the handle and its client are closed.
 
     `submit` returns one, and `dask_elastic.job` makes one from the job's name.

@@ -151,6 +151,8 @@ class InstallHome(PartCall[dict[int, int]]):
         See `Inputs.time`.
     watermarks : tuple of WatermarkStanding
         See `Watermarks.standing`.
+    sharing : tuple of (bool, tuple of (int, bool))
+        See `Sharing.standing`.
     clocks : tuple of (int or None, int)
         See `StateRecords.standing`.
     taken : float
@@ -178,6 +180,7 @@ class InstallHome(PartCall[dict[int, int]]):
     inputs: tuple[InputStanding, ...]
     inputs_time: int | None
     watermarks: tuple[WatermarkStanding, ...]
+    sharing: tuple[bool, tuple[tuple[int, bool], ...]]
     clocks: tuple[int | None, int]
     taken: float
     incarnations: dict[int, int]

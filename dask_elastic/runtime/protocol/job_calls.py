@@ -12,6 +12,7 @@ from dask_elastic.runtime.protocol.job_description import (
     JobDescription,
     Recovery,
     ShardMove,
+    SharingStatus,
 )
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
 from dask_elastic.vocab.checkpoint import CheckpointDescription
@@ -118,6 +119,26 @@ class SetCores(Call[JobDescription]):
     operator: str
     cores: Any
     executor: int | None = None
+
+
+@dataclass(frozen=True)
+class ShareWindows(Call[SharingStatus]):
+    """Set whether the windows of a compute share slices.
+
+    Parameters
+    ----------
+    job, operator : str
+        The windowed compute of a job.
+    mode : {"slices", "instances", "auto"}
+        The plan; "auto" lets the cost model choose it each period.
+    close_limit : float or None
+        Seconds that merging an instance of slices may take, if the cost model chooses; None for no limit.
+    """
+
+    job: str
+    operator: str
+    mode: str
+    close_limit: float | None = None
 
 
 @dataclass(frozen=True)

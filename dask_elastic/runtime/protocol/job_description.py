@@ -77,6 +77,39 @@ class ControlView:
     measured: float | None = None
 
 
+class SharingStatus(NamedTuple):
+    """How a windowed compute keeps its partials now.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    mode : str
+        "slices", "instances", or "auto" if the cost model chooses.
+    partials : str
+        The present plan: "slices" or "instances".
+    close_limit : float or None
+        See `job_calls.ShareWindows`.
+    changed : float or None
+        When the plan changed last, in seconds since the epoch; None if it never has.
+    since : int or None
+        The event time from which on it holds, in microseconds since the epoch.
+    late : int
+        The executors that had passed this time and changed at once.
+    reason : str
+        Why it is the plan.
+    """
+
+    operator: str
+    mode: str
+    partials: str
+    close_limit: float | None
+    changed: float | None
+    since: int | None
+    late: int
+    reason: str
+
+
 @dataclass(frozen=True)
 class JobDescription:
     """A job with its newest measures.
@@ -125,6 +158,8 @@ class JobDescription:
         Calls of user code that do not return, oldest first.
     run : str
         The random identifier of this run, which restarts keep.
+    sharing : tuple of SharingStatus
+        How windowed computes keep their partials, where that has been set or has changed.
     """
 
     name: str
@@ -154,6 +189,7 @@ class JobDescription:
     edges: tuple[EdgeRate, ...] = ()
     stalled: tuple[StalledCall, ...] = ()
     run: str = ""
+    sharing: tuple[SharingStatus, ...] = ()
 
     @property
     def live(self) -> bool:

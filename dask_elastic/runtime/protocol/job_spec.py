@@ -274,6 +274,8 @@ class JobSpec:
         repeats: these start again at 1 with the scheduler.
     checkpoint : CheckpointPlan or None
         The job's checkpoints; None for a job without.
+    separate : tuple of str
+        Computes whose rows are added to instances of windows from the start, though they might share slices.
     """
 
     job: str
@@ -288,6 +290,7 @@ class JobSpec:
     incarnation: int = 0
     run: str = ""
     checkpoint: CheckpointPlan | None = None
+    separate: tuple[str, ...] = ()
 
     @property
     def generation_id(self) -> JobGeneration:

@@ -173,6 +173,30 @@ class SetCores(PartCall[None]):
 
 
 @dataclass(frozen=True)
+class ChangeSharing(PartCall[int | None]):
+    """Have an executor at home there add rows of windows to instances, or to slices.
+
+    The answer is the event time that it had reached before; if that is not earlier than `since`, it changes at once.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor : int
+        Which of its executors.
+    separate : bool
+        Whether to add rows to instances.
+    since : int or None
+        The event time from which on, in microseconds since the Unix epoch; None for at once.
+    """
+
+    operator: str
+    executor: int
+    separate: bool
+    since: int | None
+
+
+@dataclass(frozen=True)
 class MoveShard(PartCall[None]):
     """Begin to move a shard of an executor at home there."""
 

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,8 @@ class ControlDriver:
         Carries the changes out.
     options : ControlOptions
         The period, and the settings of the planner.
+    look : callable, optional
+        Called once a period; a slow call goes on in the background.
 
     Attributes
     ----------
@@ -101,7 +103,12 @@ class ControlDriver:
     """
 
     def __init__(
-        self, scheduler: Scheduler, membership: Membership, cores: CoreChanges, options: ControlOptions | None = None
+        self,
+        scheduler: Scheduler,
+        membership: Membership,
+        cores: CoreChanges,
+        options: ControlOptions | None = None,
+        look: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ):
         self.scheduler = scheduler
         self.membership = membership
@@ -121,6 +128,8 @@ class ControlDriver:
         self._task: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self._joining: asyncio.Task[None] | None = None
+        self._look = look
+        self._looking: asyncio.Task[None] | None = None
         self._planned: ClusterView | None = None
         self._skipped = 0
         self._hurry = asyncio.Event()
@@ -180,6 +189,7 @@ class ControlDriver:
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Take a snapshot, plan, carry the plan out, and record it; while all jobs are idle, not in every period."""
         await self._let_join()
+        self._look_beside()
         view = self.snapshot_builder.view(time.time())
         if self._skips(view):
             return
@@ -200,6 +210,14 @@ class ControlDriver:
         with responsive():
             snapshot = view.snapshot(self._pause)
             return snapshot, self._loop.tick(snapshot)
+
+    def _look_beside(self) -> None:
+        if self._look is not None and (self._looking is None or self._looking.done()):
+            looked, self._looking = self._looking, asyncio.ensure_future(self._look())
+            self._beside.add(self._looking)
+            self._looking.add_done_callback(self._beside.discard)
+            if looked is not None and not looked.cancelled():
+                looked.result()
 
     async def _let_join(self) -> None:
         """Let new workers join, for half a period at most; a slow one joins in the background."""

@@ -35,6 +35,7 @@ from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.pushed_sources import PushedSources
 from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.savepoints import Savepoints
+from dask_elastic.runtime.scheduler.windows.sharing_changes import SharingChanges
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import CheckpointSuperseded, SubmitError
@@ -79,7 +80,8 @@ class Coordinator:
         self.calls = WorkerCalls(scheduler, worker.heartbeat_timeout, lambda *lost: self.health.part_lost(*lost))
         self.cores = CoreChanges(self.workers, self.jobs, self.calls)
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
-        self.controller = ControlDriver(scheduler, self.membership, self.cores, control)
+        self.sharing = SharingChanges(self.jobs, self.calls, functools.partial(scheduler.log_event, TOPIC))
+        self.controller = ControlDriver(scheduler, self.membership, self.cores, control, self.sharing.look)
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.ends = PartEnds(self.calls)
@@ -130,7 +132,7 @@ class Coordinator:
         ]
         parts = (
             self.health, self.retirement, self.controller, self.queries, self.pushed, self.epochs, self.queues,
-            self.checkpoints, self.savepoints, self.homes, self.cluster,
+            self.checkpoints, self.savepoints, self.homes, self.sharing, self.cluster,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 

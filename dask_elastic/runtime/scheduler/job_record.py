@@ -7,11 +7,17 @@ import contextlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from dask_elastic.control.lease import GrantedLeases
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_description import ComponentDescription, ControlView, JobDescription
+from dask_elastic.runtime.protocol.job_description import (
+    ComponentDescription,
+    ControlView,
+    JobDescription,
+    SharingStatus,
+)
 from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, PartReport, StalledCall, report_seconds
@@ -112,6 +118,8 @@ class JobRecord:
         Whether its sources are to read no further.
     leases : GrantedLeases
         Until when the parts of this generation may emit.
+    sharing : dict of str to SharingStatus
+        How windowed computes keep their partials, where that has been set or has changed.
     silent : frozenset of str
         Workers that were left out at the start because they did not answer.
     """
@@ -147,6 +155,7 @@ class JobRecord:
         self.expelling: set[str] = set()
         self.suspects: dict[int, Suspect] = {}
         self.leases = GrantedLeases()
+        self.sharing: dict[str, SharingStatus] = {}
         self._letters: Counter[str] = Counter()
         self._over = asyncio.Event()
         self._started = asyncio.Event()
@@ -263,7 +272,8 @@ class JobRecord:
 
     def begin_generation(self, spec: JobSpec, oversubscribed: bool) -> None:
         """Take the next generation of the job, after `halt`."""
-        self.spec = spec
+        separate = tuple(name for name, status in self.sharing.items() if status.partials == "instances")
+        self.spec = replace(spec, separate=separate)
         self.oversubscribed = oversubscribed
         self.reports = {}
         self.homes = JobHomes(spec)
@@ -395,6 +405,7 @@ class JobRecord:
             edges=tuple(EdgeRate(*edge, rate) for edge, rate in self.edge_rates().items()),
             stalled=self.stalled(),
             run=self.spec.run,
+            sharing=tuple(self.sharing.values()),
         )
 
 

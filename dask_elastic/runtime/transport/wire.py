@@ -82,9 +82,9 @@ class Encoder:
         if batch.hashes is not None:
             buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
         header: Header = [number, batch.stamp, batch.hashes is not None, batch.now]
-        if batch.record is None and batch.reached is None:
+        if batch.record is None and batch.reached is None and not batch.separate:
             return header
-        return [*header, batch.reached, *(batch.record or ())]
+        return [*header, batch.reached, batch.separate, *(batch.record or ())]
 
 
 class Decoder:
@@ -128,7 +128,7 @@ class Decoder:
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed, now, *others = header
-        reached, fields = (others[0], others[1:]) if others else (None, [])
+        reached, separate, *fields = others or (None, False)
         if fields and not fits(fields, _TIMERS) and not fits(fields, _PARTIALS):
             raise ProtocolError(f"a state record has the fields {fields!r}")
         rows = self.rows(number, take)
@@ -140,7 +140,7 @@ class Decoder:
         record: StateRecord | None = None
         if fields:
             record = PartialsMoved(*fields) if len(fields) == len(_PARTIALS) else TimersDue(*fields)
-        return Batch(rows, hashes, stamp, now, record=record, reached=reached)
+        return Batch(rows, hashes, stamp, now, record=record, reached=reached, separate=bool(separate))
 
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:

@@ -66,6 +66,7 @@ class Handlers:
             part_calls.ContinueSources.handled_by(self.continue_sources),
             part_calls.CommitCheckpoint.handled_by(self.commit_checkpoint),
             part_calls.SetCores.handled_by(self.set_cores),
+            part_calls.ChangeSharing.handled_by(self.change_sharing),
             part_calls.MoveShard.handled_by(self.move_shard),
             part_calls.AwaitTaskEnds.handled_by(self.await_task_ends),
             part_calls.Assignment.handled_by(self.assignment),
@@ -196,6 +197,13 @@ class Handlers:
                 self.node.peer(address)
         home = _home_of(job_part, call.operator, call.executor)
         await self.node.in_thread(home.set_cores, call.change, call.cores)
+
+    async def change_sharing(self, call: part_calls.ChangeSharing) -> int | None:
+        """Have an executor at home here add rows to slices or to instances; returns the event time it had reached."""
+        home = _home_of(self._part(call), call.operator, call.executor)
+        reached = home.executor.store.event_time
+        await self.node.in_thread(home.handle, events.ChangeSharing(call.separate, call.since))
+        return reached
 
     async def move_shard(self, call: part_calls.MoveShard) -> None:
         """Begin to move a shard of an executor at home here."""

@@ -231,6 +231,7 @@ class JobPart:
                 executor = self.factory.executor(identity, first)
                 if self.checkpoints is not None:
                     self.checkpoints.restore(identity, component, executor.store)
+                executor.sharing.change(identity.component in self.spec.separate, None)
                 self.homes[identity] = self.factory.home(executor)
 
     def _with_event_time(self, instances: Iterable[ExecutorId]) -> list[ExecutorId]:

@@ -10,6 +10,7 @@ import pytest
 pytest.register_assert_rewrite(
     "window_job",
     "window_scenario",
+    "sharing_scenario",
     "count_scenario",
     "session_scenario",
     "function_scenario",
@@ -22,6 +23,7 @@ import count_scenario  # noqa: E402, F401  imported by path
 import function_scenario  # noqa: E402, F401  imported by path
 import instant_scenario  # noqa: E402, F401  imported by path
 import session_scenario  # noqa: E402, F401  imported by path
+import sharing_scenario  # noqa: E402, F401  imported by path
 import window_scenario  # noqa: E402, F401  imported by path
 
 sys.path.pop(0)

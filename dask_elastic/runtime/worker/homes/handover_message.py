@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.homes.handover import Handover
 from dask_elastic.runtime.protocol.codec import Payload
@@ -35,6 +36,7 @@ def message_of(
         inputs=tuple(InputStanding(*standing) for standing in handover.inputs.standing()),
         inputs_time=handover.inputs.time,
         watermarks=tuple(WatermarkStanding(*standing) for standing in (now, emitted, last)),
+        sharing=handover.sharing.standing(),
         clocks=handover.clocks,
         taken=handover.taken,
         incarnations=dict(handover.incarnations),
@@ -66,6 +68,7 @@ def handover_of(call: InstallHome) -> Handover:
         counts=None if call.counts is None else RowCounts(*call.counts),
         inputs=Inputs.of(executor, call.inputs, call.inputs_time),
         watermarks=(now, emitted, last),
+        sharing=Sharing.of(*call.sharing),
         clocks=call.clocks,
         taken=call.taken,
         incarnations=call.incarnations,

@@ -1,0 +1,1 @@
+"""What the scheduler decides about windows while jobs run."""

@@ -1,0 +1,252 @@
+"""Changes between slices and instances of windows in running jobs: by users, and by the cost model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, get_args
+
+from dask_elastic.migration.strategy import INSTANT
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_description import SharingStatus
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.reports import ExecutorReport
+from dask_elastic.runtime.scheduler.core_changes import homes
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.topology.windowing import EventWindow, Windowing
+from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.windows.sharing_choice import Agreement, SharingLoad, choose_sharing
+from dask_elastic.windows.window_plan import Partials
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+AUTO = "auto"
+"""The mode in which the cost model chooses."""
+
+LEAST_PERIOD, MOST_PERIOD = 5.0, 600.0
+"""Bounds of the seconds between two evaluations of the cost model: the longest window, as in Enorm, within these."""
+
+
+class SharingChanges:
+    """Has executors add rows of windows to slices or to instances.
+
+    Parameters
+    ----------
+    jobs : JobTable
+        The jobs.
+    calls : WorkerCalls
+        Calls the homes.
+    log_event : callable
+        Publishes changes as events of Dask.
+    clock : callable
+        Returns the seconds by which periods are measured.
+    """
+
+    def __init__(
+        self,
+        jobs: JobTable,
+        calls: WorkerCalls,
+        log_event: Callable[[dict[str, Any]], Any],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.jobs = jobs
+        self.calls = calls
+        self.log_event = log_event
+        self.clock = clock
+        self._watches: dict[tuple[str, int, str], _Watch] = {}
+
+    def handlers(self) -> list[HandledCall]:
+        """Return the calls that are answered here."""
+        return [job_calls.ShareWindows.handled_by(self.share)]
+
+    async def share(self, call: job_calls.ShareWindows) -> SharingStatus:
+        """Set how a compute keeps its partials.
+
+        Raises
+        ------
+        UnknownOperator
+            If the job has no such compute.
+        PlanningError
+            If its windows cannot change, or the mode is unknown.
+        """
+        record = self.jobs.record(call.job)
+        windowing = changing_windowing(record, call.operator)
+        if call.mode not in (AUTO, *get_args(Partials)):
+            raise PlanningError(f"partials={call.mode!r}: give 'slices', 'instances' or 'auto'.")
+        async with record.changing[call.operator, -1]:
+            before = _status(record, call.operator)
+            status = before._replace(mode=call.mode, close_limit=call.close_limit)
+            if call.mode not in (AUTO, before.partials):
+                status = await self._change(record, windowing, status, call.mode, "a user has set it")
+            record.sharing[call.operator] = status
+        return status
+
+    async def look(self) -> None:
+        """Evaluate the cost model for each compute whose period has passed."""
+        running = self.jobs.running
+        current = {(record.name, record.spec.generation) for record in running}
+        for key in [key for key in self._watches if key[:2] not in current]:
+            del self._watches[key]
+        for record in running:
+            options = record.spec.options
+            if not record.elastic or options.dry_run or options.migration == INSTANT or record.draining:
+                continue
+            for summary in record.spec.summaries:
+                windowing = _windowing(summary.windowing)
+                if windowing is not None and windowing.share == AUTO and windowing.shares:
+                    await self._look_at(record, summary.name, windowing)
+
+    async def _look_at(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
+        watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
+        status = _status(record, operator)
+        if status.mode != AUTO or (load := watch.load(_reports(record, operator), self.clock())) is None:
+            return
+        limit = math.inf if status.close_limit is None else status.close_limit
+        choice = choose_sharing(windowing, load, _partials(status.partials), limit)
+        if not watch.agreement.passes(choice.partials, _partials(status.partials)):
+            return
+        async with record.changing[operator, -1]:
+            if _status(record, operator) != status:
+                return
+            try:
+                record.sharing[operator] = await self._change(record, windowing, status, choice.partials, choice.reason)
+            except (ElasticError, Relayed) as error:
+                cause = load_error(error.data) if isinstance(error, Relayed) else error
+                logger.warning("job %r: %s keeps its %s: %s", record.name, operator, status.partials, cause)
+
+    async def _change(
+        self, record: JobRecord, windowing: Windowing, status: SharingStatus, partials: str, reason: str
+    ) -> SharingStatus:
+        """Have all executors change at the same event time, which none is known to have reached; returns the status.
+
+        If one does not answer, the others may have changed. Results do not depend on it, and the next change, or a
+        restart, is for all of them.
+
+        Raises
+        ------
+        PlanningError
+            If the job was restarted meanwhile: its next generation begins with the former choice.
+        """
+        generation, operator = record.generation_id, status.operator
+        if record.homes.moving is not None:
+            raise PlanningError(f"the home of {record.homes.moving.executor} is moving: try again when it has arrived")
+        since = self._next_time(record, operator, windowing)
+        calls = [
+            self.calls.one(
+                address, part_calls.ChangeSharing(*generation, operator, index, partials == "instances", since)
+            )
+            for index, address in homes(record, operator, None)
+        ]
+        reached = await asyncio.gather(*calls)
+        if not record.runs(generation.generation):
+            raise PlanningError(f"job {record.name!r} was restarted while {operator!r} changed to {partials}")
+        late = sum(since is not None and time is not None and time >= since for time in reached)
+        self.log_event(
+            {"event": "sharing", "job": record.name, "operator": operator, "partials": partials, "reason": reason}
+            | {"since": since, "late": late}
+        )
+        return status._replace(partials=partials, changed=time.time(), since=since, late=late, reason=reason)
+
+    def _next_time(self, record: JobRecord, operator: str, windowing: Windowing) -> int | None:
+        """Return the end of a slice that no executor has reached, if event time goes on as fast as it did."""
+        times = [part.event_time for part in _reports(record, operator)]
+        found = [time for time in times if time is not None]
+        if not found:
+            return None
+        watch = self._watches.get((record.name, record.spec.generation, operator))
+        ahead = max(found) + (0 if watch is None else watch.within_a_report)
+        offset = windowing.windows[0].start if isinstance(windowing.windows[0], EventWindow) else 0
+        return ahead - (ahead - offset) % windowing.slice + windowing.slice
+
+
+class _Watch:
+    """What is known of a compute from its reports.
+
+    Attributes
+    ----------
+    agreement : Agreement
+        How often the cost model has preferred the other plan.
+    within_a_report : int
+        Microseconds by which event time advances between a report and a call, about.
+    """
+
+    def __init__(self, windowing: Windowing):
+        longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
+        self._period = min(max(longest * 1e-6, LEAST_PERIOD), MOST_PERIOD)
+        self._last: tuple[float, int, int] | None = None
+        self.agreement = Agreement()
+        self.within_a_report = 0
+
+    def load(self, parts: list[ExecutorReport], now: float) -> SharingLoad | None:
+        """Return what was measured since the last call, once a period; None before its end, and without progress."""
+        times = [part.event_time for part in parts]
+        known = [time for time in times if time is not None]
+        if not known or len(known) < len(times):
+            return None
+        rows, partials = sum(part.rows for part in parts), sum(part.open_windows or 0 for part in parts)
+        if self._last is None:
+            self._last = now, rows, min(known)
+            return None
+        at, before, reached = self._last
+        if now - at < self._period or min(known) <= reached or rows < before:
+            return None
+        seconds = (min(known) - reached) * 1e-6
+        self.within_a_report = round(2e6 * seconds / (now - at))
+        self._last = now, rows, min(known)
+        return SharingLoad((rows - before) / seconds, partials)
+
+
+def changing_windowing(record: JobRecord, operator: str) -> Windowing:
+    """Return the windows of a compute whose plan may change while the job runs.
+
+    Raises
+    ------
+    UnknownOperator
+        If the job has no such compute.
+    PlanningError
+        If it has no windows, or they cannot change; names the reason.
+    """
+    homes(record, operator, None)
+    if record.spec.options.migration == INSTANT:
+        raise PlanningError(
+            f"job {record.name!r} has migration={INSTANT!r}: its partials travel between tasks as they are, so that "
+            'how they are kept does not change. Submit it with migration="labelled".'
+        )
+    windowing = _windowing(record.spec.summary(operator).windowing)
+    if windowing is None:
+        raise PlanningError(f"{operator!r} of job {record.name!r} has no aggregates over windows: nothing is shared.")
+    if not windowing.shares or windowing.share != AUTO:
+        why = f"share={windowing.share}" if windowing.share != AUTO else "its windows cannot share slices"
+        raise PlanningError(
+            f"{operator!r} of job {record.name!r} cannot change: {why}. Only computes with share='auto' change whose "
+            "windows overlap, and whose results are neither corrected nor emitted early."
+        )
+    return windowing
+
+
+def _windowing(pickled: bytes | None) -> Windowing | None:
+    if pickled is None:
+        return None
+    found = pickle.loads(pickled)
+    assert isinstance(found, Windowing)
+    return found
+
+
+def _reports(record: JobRecord, operator: str) -> list[ExecutorReport]:
+    return [part for one in record.reports.values() for part in one.report.executors if part.operator == operator]
+
+
+def _partials(name: str) -> Partials:
+    return "slices" if name == "slices" else "instances"
+
+
+def _status(record: JobRecord, operator: str) -> SharingStatus:
+    start = SharingStatus(operator, AUTO, "slices", None, None, None, 0, "the choice at submit")
+    return record.sharing.get(operator, start)

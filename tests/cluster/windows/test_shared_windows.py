@@ -1,0 +1,104 @@
+"""On a real cluster, windows cease to share slices and begin to again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import dask_elastic as de
+from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+
+SCHEMA = pa.schema({"key": pa.string(), "at": pa.timestamp("s")})
+SECOND = 1_000_000
+LENGTH, FREQUENCY = 30, 10
+
+
+def rows(first, last):
+    """Two rows per second of event time, of different keys."""
+    times = [second for second in range(first, last) for _ in range(2)]
+    keys = [f"k{number % 7}" for number in range(2 * first, 2 * last)]
+    return pa.table({"key": keys, "at": times}, schema=SCHEMA)
+
+
+def expected(last):
+    """The rows of each key and instance, found by trying all of them."""
+    found = Counter()
+    for row in rows(0, last).cast(pa.schema({"key": pa.string(), "at": pa.int64()})).to_pylist():
+        for begin in range(-LENGTH, last, FREQUENCY):
+            if begin <= row["at"] < begin + LENGTH:
+                found[row["key"], begin] += 1
+    return found
+
+
+@pytest.fixture
+def submit(client):
+    def start(*, share="auto", **options):
+        topology = de.Topology("shared")
+        source = topology.source("rows", de.sources.Push(SCHEMA, event_time="at"))
+        window = de.windows.hopping(f"{LENGTH}s", f"{FREQUENCY}s")
+        counts = source.key_by("key").window(window)
+        counts = counts.compute({"rows": de.aggregate.Count()}, name="counts", executors=2, share=share)
+        counts.sink(de.sinks.Collect(), name="out")
+        options = {"report_interval": "50ms", "watermark_interval": "10ms", **options}
+        return de.submit(topology, client, cores={"counts": 2}, **options)
+
+    return start
+
+
+def lengths(job):
+    """The lengths of the parts of event time for which the job has partial results, in seconds."""
+    state = job.state("counts").to_arrow()
+    spans = pc.subtract(state["window_end"].cast(pa.int64()), state["window_start"].cast(pa.int64()))
+    return {span // SECOND for span in spans.to_pylist()}
+
+
+def test_results_are_those_of_the_rows_after_two_changes(submit, client, wait_until):
+    seen = len(client.get_events("dask_elastic"))
+    job = submit()
+
+    def send(first, last):
+        job.send(rows(first, last), "rows")
+        wait_until(lambda: job.metrics()["event_time"].min() >= at(last - 1), f"event time advances to {last - 1}")
+
+    send(0, 100)
+    assert lengths(job) == {FREQUENCY}
+    job.share("counts", "instances")
+    explained = str(job.explain("counts"))
+    assert "while it runs: set to instances" in explained
+    assert "last change: to instances" in explained
+    assert "a user has set it" in explained
+    # A batch is added to what its executor has been told to when it arrives: the first one advances event time.
+    send(100, 130)
+    send(130, 250)
+    assert lengths(job) == {LENGTH}
+    job.share("counts", "slices")
+    send(250, 280)
+    send(280, 400)
+    assert lengths(job) == {FREQUENCY}
+    job.share("counts")
+    assert "while it runs: the cost model chooses" in str(job.explain("counts"))
+    job.drain(timeout=100)
+    results = job.collect("out").to_pylist()
+    found = {(row["key"], (row["window_start"] - at(0)).total_seconds()): row["rows"] for row in results}
+    assert len(found) == len(results)
+    assert found == expected(400)
+    changes = [event for _, event in client.get_events("dask_elastic")[seen:] if event.get("event") == "sharing"]
+    own = [event for event in changes if event["job"] == job.name]
+    assert [event["partials"] for event in own] == ["instances", "slices"]
+
+
+def test_refused_changes_name_the_reason(submit):
+    job = submit(share=True)
+    with pytest.raises(PlanningError, match="share=True"):
+        job.share("counts", "instances")
+    with pytest.raises(UnknownOperator, match="counts"):
+        job.share("count", "instances")
+
+
+def at(seconds):
+    import pandas as pd
+
+    return pd.Timestamp(seconds, unit="s")

@@ -1,0 +1,223 @@
+"""Whether windows share slices: by command, and by the cost model after some periods; executors change together."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.job_calls import ShareWindows
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.topology.windowing import EventWindow, Windowing
+from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+
+SECOND = 1_000_000
+HOPPING = Windowing((EventWindow(0, 10 * SECOND, SECOND),), ("at",))
+NODES = {"a": 2, "b": 2}
+
+
+class Job:
+    """A job with a windowed compute of two executors; the test sets the clock and what is measured."""
+
+    def __init__(self, fake, coordinator, scheduler):
+        self.fake, self.coordinator, self.scheduler = fake, coordinator, scheduler
+        self.record = coordinator.jobs["job"]
+        self.sharing = coordinator.sharing
+        self.now = 0.0
+        self.sharing.clock = lambda: self.now
+
+    def report(self, seconds, rows, partials):
+        """Report the event time, and the rows and partials of both executors together."""
+        for node in range(2):
+            values = {"event_time": int(seconds * SECOND), "rows": rows // 2, "open_windows": partials // 2}
+            measures = [
+                self.fake.measure("op0", index, node, **values)
+                for index, home in enumerate(self.record.spec.homes["op0"])
+                if home == node
+            ]
+            self.record.receive(node, self.fake.report(measures))
+
+    async def period(self, rows_per_second, keys=1000):
+        """Let one period pass in which event time goes as fast as the clock."""
+        self.now += 10
+        self.report(self.now, int(self.now * rows_per_second), 10 * keys)
+        await self.sharing.look()
+
+    async def share(self, mode, **options):
+        return await self.sharing.share(ShareWindows("job", "op0", mode, **options))
+
+    @property
+    def changes(self):
+        return [call for _, call in self.scheduler.asked(part_calls.ChangeSharing)]
+
+
+@pytest.fixture
+def run(fake):
+    def run(test, windowing=HOPPING, **options):
+        async def with_job():
+            scheduler = fake.Scheduler(NODES)
+            coordinator = Coordinator(scheduler)
+            given = fake.submission(executors=2, **options)
+            pickled = None if windowing is None else pickle.dumps(windowing)
+            summaries = tuple(
+                replace(one, windowing=pickled) if one.kind == "compute" else one for one in given.summaries
+            )
+            await coordinator.submit(replace(given, summaries=summaries))
+            # The test calls for a look itself.
+            coordinator.controller.stop()
+            await test(Job(fake, coordinator, scheduler))
+            await coordinator.close()
+
+        asyncio.run(with_job())
+
+    return run
+
+
+def test_command_changes_all_executors_at_an_event_time_that_none_has_reached(run):
+    async def test(job):
+        job.report(12.5, 0, 0)
+        status = await job.share("instances")
+        assert (status.mode, status.partials, status.since, status.late) == ("instances", "instances", 13 * SECOND, 0)
+        assert [(call.executor, call.separate, call.since) for call in job.changes] == [
+            (0, True, 13 * SECOND),
+            (1, True, 13 * SECOND),
+        ]
+        await job.share("instances")
+        await job.share("auto")
+        assert len(job.changes) == 2, "the plan is the same"
+        await job.share("slices")
+        assert [call.separate for call in job.changes] == [True, True, False, False]
+        described = job.record.description((), job.coordinator.controller.view(job.record))
+        assert [status.partials for status in described.sharing] == ["slices"]
+        events = [message for _, message in job.scheduler.events if message.get("event") == "sharing"]
+        assert [message["partials"] for message in events] == ["instances", "slices"]
+
+    run(test)
+
+
+def test_executors_that_had_passed_the_time_are_counted(run):
+    async def test(job):
+        job.report(12.5, 0, 0)
+        job.scheduler.answers["a", part_calls.ChangeSharing] = 20 * SECOND
+        status = await job.share("instances")
+        assert status.late == len([home for home in job.record.spec.homes["op0"] if home == 0])
+
+    run(test)
+
+
+def test_next_generation_begins_with_the_choice(run):
+    async def test(job):
+        await job.share("instances")
+        assert job.changes[0].since is None, "nothing is known of event time"
+        job.record.halt()
+        job.record.begin_generation(replace(job.record.spec, generation=2), oversubscribed=False)
+        assert job.record.spec.separate == ("op0",)
+
+    run(test)
+
+
+def test_cost_model_changes_the_plan_once_it_has_agreed_for_some_periods(run):
+    async def test(job):
+        for _ in range(3):
+            await job.period(rows_per_second=1)
+        assert job.changes == []
+        await job.period(rows_per_second=1)
+        assert [call.separate for call in job.changes] == [True, True]
+        status = job.record.sharing["op0"]
+        assert (status.mode, status.partials) == ("auto", "instances")
+        assert "saves" in status.reason
+        for _ in range(4):
+            await job.period(rows_per_second=1)
+        assert len(job.changes) == 2
+
+    run(test)
+
+
+def test_load_that_changes_to_and_fro_changes_no_plan(run):
+    async def test(job):
+        rows = 0
+        for number in range(12):
+            job.now += 10
+            rows += 10 if number % 3 else 10**8
+            job.report(job.now, rows, 10_000)
+            await job.sharing.look()
+        assert job.changes == []
+
+    run(test)
+
+
+def test_set_plan_is_left_alone(run):
+    async def test(job):
+        await job.share("slices")
+        for _ in range(6):
+            await job.period(rows_per_second=1)
+        assert job.changes == []
+
+    run(test)
+
+
+def test_dry_run_changes_nothing_by_itself(run):
+    async def test(job):
+        for _ in range(6):
+            await job.period(rows_per_second=1)
+        assert job.changes == []
+
+    run(test, dry_run=True)
+
+
+def test_limit_of_the_close_takes_effect(run):
+    async def test(job):
+        await job.share("auto", close_limit=1e-9)
+        for _ in range(4):
+            await job.period(rows_per_second=10**6)
+        assert [call.separate for call in job.changes] == [True, True]
+        assert "more than the limit" in job.record.sharing["op0"].reason
+
+    run(test)
+
+
+def test_home_that_refuses_leaves_the_plan_and_the_next_period_tries_again(run):
+    async def test(job):
+        job.scheduler.answers["b", part_calls.ChangeSharing] = PlanningError("the home has moved")
+        for _ in range(4):
+            await job.period(rows_per_second=1)
+        assert "op0" not in job.record.sharing
+        del job.scheduler.answers["b", part_calls.ChangeSharing]
+        for _ in range(3):
+            await job.period(rows_per_second=1)
+        assert job.record.sharing["op0"].partials == "instances"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("windowing", "error"),
+    [
+        (None, "no aggregates over windows"),
+        (replace(HOPPING, share=True), "share=True"),
+        (replace(HOPPING, share=False), "share=False"),
+        (Windowing((EventWindow(0, SECOND, SECOND),), ("at",)), "cannot share slices"),
+    ],
+)
+def test_windows_that_cannot_change_are_refused(run, windowing, error):
+    async def test(job):
+        with pytest.raises(PlanningError, match=error):
+            await job.share("instances")
+        for _ in range(5):
+            await job.period(rows_per_second=1)
+        assert job.changes == []
+
+    run(test, windowing)
+
+
+def test_unknown_modes_and_operators_are_refused(run):
+    async def test(job):
+        with pytest.raises(PlanningError, match="'slices', 'instances' or 'auto'"):
+            await job.share("both")
+        with pytest.raises(UnknownOperator):
+            await job.sharing.share(ShareWindows("job", "op9", "auto"))
+
+    run(test)

@@ -1,0 +1,54 @@
+"""The choice between slices and instances in a running job: by cost, within a limit, without changing to and fro."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_elastic.topology.windowing import EventWindow, Windowing
+from dask_elastic.windows.sharing_choice import AGREEING, Agreement, SharingLoad, choose_sharing, kept_per_key
+
+SECOND = 1_000_000
+HOPPING = Windowing((EventWindow(0, 60 * SECOND, 10 * SECOND),), ("at",))
+KEYS = 1000
+
+
+def choice(rows, current="slices", **options):
+    return choose_sharing(HOPPING, SharingLoad(rows, KEYS * kept_per_key(HOPPING, current)), current, **options)
+
+
+def test_many_rows_per_slice_share_and_few_do_not():
+    assert choice(100_000, "instances").partials == "slices"
+    assert choice(1, "slices").partials == "instances"
+
+
+@pytest.mark.parametrize("current", ["slices", "instances"])
+def test_costs_do_not_depend_on_the_present_plan(current):
+    found = choice(500, current)
+    assert (found.slices, found.instances) == pytest.approx((choice(500).slices, choice(500).instances))
+
+
+def test_neither_plan_is_left_between_the_two_thresholds():
+    rates = [2.0**power for power in range(-5, 25)]
+    kept = [rate for rate in rates if all(choice(rate, plan).partials == plan for plan in ("slices", "instances"))]
+    left = [rate for rate in rates if all(choice(rate, plan).partials != plan for plan in ("slices", "instances"))]
+    assert not left, "two plans that each save a share of the other would change for ever"
+    dense = [1.02**power for power in range(-200, 1000)]
+    assert kept or any(
+        all(choice(rate, plan).partials == plan for plan in ("slices", "instances")) for rate in dense
+    ), "small changes of the load change the plan"
+
+
+def test_limit_excludes_slices_that_cost_less():
+    assert choice(100_000, close_limit=1.0).partials == "slices"
+    found = choice(100_000, close_limit=1e-9)
+    assert found.partials == "instances"
+    assert "more than the limit" in found.reason
+
+
+def test_choice_passes_when_it_is_the_same_for_some_periods():
+    agreement = Agreement()
+    for _ in range(5):
+        assert not any(agreement.passes("instances", "slices") for _ in range(AGREEING - 1))
+        assert not agreement.passes("slices", "slices")
+    assert [agreement.passes("instances", "slices") for _ in range(AGREEING)][-1]
+    assert not agreement.passes("slices", "instances"), "it begins to count anew after a change"
