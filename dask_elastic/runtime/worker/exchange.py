@@ -241,8 +241,14 @@ class Exchange:
 
     def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
         """Take returned credit of an instance here; that of an executor that has left follows it to its next home."""
-        if not self._gate(origin, target).release(nbytes, wanted_more):
-            self._send_credit(self.tier.node_of(origin), origin, target, nbytes, wanted_more)
+        if self._gate(origin, target).release(nbytes, wanted_more):
+            return
+        node = self.tier.node_of(origin)
+        if node == self._spec.node:
+            # It has come back meanwhile, with other gates.
+            self._gate(origin, target).release(nbytes, wanted_more)
+        else:
+            self._send_credit(node, origin, target, nbytes, wanted_more)
 
     def _send_credit(self, node: int, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
         spec = self._spec

@@ -328,7 +328,9 @@ class JobPart:
         if isinstance(message, StartTask) and (remote is None or stamp.incarnation > remote.part.incarnation):
             if remote is not None:
                 remote.close()
-            remote = self.remotes[executor] = self.factory.remote(executor, node, stamp.incarnation)
+            remote = self.factory.remote(executor, node, stamp.incarnation)
+            with self._lock:
+                self.remotes[executor] = remote
         if remote is None or not remote.part.admit(stamp):
             self.refused += 1
             return
@@ -358,11 +360,18 @@ class JobPart:
         with self._membership:
             if self.members.lose(node):
                 self._node_left(node, died)
-        for executor, remote in list(self.remotes.items()):
+        for remote in list(self.remotes.values()):
             if remote.home == node:
-                remote.close()
+                self.end_remote(remote)
+
+    def end_remote(self, remote: RemoteThreads) -> None:
+        """End the remote tasks here of an executor; others that have been started since go on."""
+        executor = remote.part.identity
+        remote.close()
+        with self._lock:
+            if self.remotes.get(executor) is remote:
                 del self.remotes[executor]
-                self.stores.remove(executor, remote.part.store)
+        self.stores.remove(executor, remote.part.store)
 
     def change_members(
         self, change: int, nodes: tuple[str, ...], guests: tuple[int, ...], died: Collection[str] = ()

@@ -116,6 +116,11 @@ class Part:
         """Take an executor."""
         self.homes[home.identity] = home
 
+    def end_remote(self, remote):
+        """End remote tasks."""
+        remote.close()
+        del self.remotes[FIRST]
+
     def fail(self, error):
         """Note the error."""
         self.errors.append(error)

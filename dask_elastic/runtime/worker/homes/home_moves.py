@@ -79,9 +79,7 @@ class HomeMoves:
         remote = self._part.remotes.get(executor)
         if remote is not None and remote.home == source:
             # The tasks of the home before have flushed everything; the next home starts its own.
-            del self._part.remotes[executor]
-            remote.close()
-            self._part.stores.remove(executor, remote.part.store)
+            self._part.end_remote(remote)
 
     def fence_passed(self, executor: ExecutorId, node: int) -> None:
         """Note that a node has got all outputs of an executor that leaves."""

@@ -73,6 +73,10 @@ class MovingPart(Protocol):
         """Take an executor that has come, and let it fail over from the nodes that have left."""
         ...
 
+    def end_remote(self, remote: RemoteThreads) -> None:
+        """End the remote tasks here of an executor; others that have been started since go on."""
+        ...
+
     def fail(self, error: BaseException) -> None:
         """End the job everywhere because of an error."""
         ...
