@@ -275,8 +275,8 @@ class Session(SlotSearch):
         start, count : int
             The range of slots.
         remaining_of : callable
-            Gets keys' values, their number and the times; returns the values without expired state, an unchanged
-            column as the same object, and which keys have any left.
+            Gets keys' values, number and times; returns the values without expired state, an unchanged column as the
+            same object, and which keys have any left.
         times : ExpiryTimes
             The time by each clock.
         shards : ndarray of bool, optional
@@ -284,10 +284,8 @@ class Session(SlotSearch):
 
         Returns
         -------
-        next : int
-            The slot at which to continue; 0 after the last slot.
-        any_deleted : bool
-            Whether any key has no state left.
+        int, bool
+            The slot at which to continue, 0 after the last one; and whether any key has no state left.
         """
         with self.gate:
             self._require_open()

@@ -152,15 +152,15 @@ def wait_for(condition):
 def test_given_up_checkpoints_leave_no_copies_while_the_storage_hangs(keeper):
     made, calls, gate = keeper
     store = Store()
-    made.cut(1, FOLLOWED, store, 0.0)
+    made.cut(1, FOLLOWED, store, 0.0, None)
     wait_for(lambda: not made._work)
     for checkpoint in range(2, 30):
-        made.cut(checkpoint, FOLLOWED, store, 0.0)
+        made.cut(checkpoint, FOLLOWED, store, 0.0, None)
         made.prepared(checkpoint, ExecutorId("out", 0), ())
         assert sum(work.executor == FOLLOWED for work in made._work) == 1
         made.give_up(checkpoint)
         assert not made._work
-    made.cut(30, FOLLOWED, store, 0.0)
+    made.cut(30, FOLLOWED, store, 0.0, None)
     # What was dropped is contained in full.
     assert store.full[-1] == frozenset(range(Store.shards))
     gate.set()
@@ -173,7 +173,7 @@ def test_later_cut_drops_the_earlier_one_that_was_not_written(keeper):
     made, calls, gate = keeper
     store = Store()
     for checkpoint in (1, 2, 3):
-        made.cut(checkpoint, FOLLOWED, store, 0.0)
+        made.cut(checkpoint, FOLLOWED, store, 0.0, None)
     assert sum(work.executor == FOLLOWED for work in made._work) <= 1
     gate.set()
     wait_for(lambda: any(call.number == 3 for call in calls))
@@ -191,10 +191,10 @@ def test_cut_without_space_on_the_local_disk_fails_its_checkpoint_only(keeper):
         raise StateDiskError("state on disk: no space")
 
     full.cut = cut
-    made.cut(1, FOLLOWED, store, 0.0)
-    made.cut(2, FOLLOWED, full, 0.0)
+    made.cut(1, FOLLOWED, store, 0.0, None)
+    made.cut(2, FOLLOWED, full, 0.0, None)
     wait_for(lambda: any(call.number == 2 for call in calls))
-    made.cut(3, FOLLOWED, store, 0.0)
+    made.cut(3, FOLLOWED, store, 0.0, None)
     wait_for(lambda: any(call.number == 3 for call in calls))
     assert [call.number for call in calls if isinstance(call, CheckpointFailed)][-1] == 2
     assert isinstance(calls[-1], Acknowledge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_elastic.executor.windows.cells import Assigned
+from dask_elastic.executor.windows.cells import Assigned, EventCells
 from dask_elastic.executor.windows.event_times import Times
 from dask_elastic.state.session import Located
 from dask_elastic.state.slot_search import Mask
@@ -74,3 +74,20 @@ def bounds_of_rows(times: Times, located: Located, known: Mask, before: list[Col
         np.where(known, np.minimum(before[0], first), first),
         np.where(known, np.maximum(before[1], last), last),
     ]
+
+
+def make_cells(windowing: Windowing) -> EventCells | SessionCells:
+    """Return the cells of windows.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        Windows over event time.
+
+    Returns
+    -------
+    EventCells or SessionCells
+        The cells.
+    """
+    first = windowing.windows[0]
+    return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)

@@ -23,7 +23,7 @@ from dask_elastic.executor.windows.closing import (
 from dask_elastic.executor.windows.event_times import timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
-from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows
+from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.timed_rows import TimedRows, part_of_rows
 from dask_elastic.routing.hashing import checks_of
@@ -42,8 +42,6 @@ from dask_elastic.topology.windowing import (
     REVISION,
     WINDOW_END,
     WINDOW_START,
-    SessionWindow,
-    Windowing,
 )
 from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.batch import Batch
@@ -437,20 +435,3 @@ class WindowLogic:
         positions = [schema.get_field_index(key) for key in operator.keys]
         self._bound = BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))
         return self._bound
-
-
-def make_cells(windowing: Windowing) -> EventCells | SessionCells:
-    """Return the cells of windows.
-
-    Parameters
-    ----------
-    windowing : Windowing
-        Windows over event time.
-
-    Returns
-    -------
-    EventCells or SessionCells
-        The cells.
-    """
-    first = windowing.windows[0]
-    return SessionCells(windowing) if isinstance(first, SessionWindow) else EventCells(windowing)

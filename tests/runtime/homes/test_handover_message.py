@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.homes.handover import Handover
 from dask_elastic.runtime.protocol.calls import message_of as arguments_of
@@ -36,8 +37,8 @@ def handover(**values):
     standing = (Standing(70, True), Standing(), Standing(20))
     given = {
         "state": STATE, "changes": None, "input_schema": SCHEMA, "event_time": 65, "counts": RowCounts(3, late=1),
-        "inputs": inputs(), "watermarks": standing, "clocks": (60, -5), "taken": 12.5, "incarnations": {0: 3},
-        "flushes": (), "cores": {0: 2, 4: 1}, "rows": 77, **values,
+        "inputs": inputs(), "watermarks": standing, "sharing": Sharing.of(True, [(90, False)]), "clocks": (60, -5),
+        "taken": 12.5, "incarnations": {0: 3}, "flushes": (), "cores": {0: 2, 4: 1}, "rows": 77, **values,
     }  # fmt: skip
     return Handover(**given)
 
@@ -65,9 +66,10 @@ def test_handover_round_trips(values):
     assert call.credit == (CreditInUse(ExecutorId("next", 0), 100, 2),)
     assert (state_bytes(call) > 0) == (before.state is not None)
     for name in Handover.__slots__:
-        if name != "inputs":
+        if name not in ("inputs", "sharing"):
             assert getattr(after, name) == getattr(before, name), name
     assert after.inputs.standing() == before.inputs.standing()
+    assert after.sharing.standing() == before.sharing.standing() == (True, ((90, False),))
     assert (after.inputs.time, after.inputs.open, after.inputs.idle) == (before.inputs.time, {SOUTH, EAST}, True)
 
 

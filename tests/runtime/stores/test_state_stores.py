@@ -11,7 +11,7 @@ from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.worker_options import WorkerOptions
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.stores.state_stores import StateStores, state_files
-from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.aggregate import Count
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.operators import Compute
@@ -27,8 +27,8 @@ def stores_of(folder, limit=0, **options):
 
 
 def added(stores, name, store=None):
-    made = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.intp))
-    stores.add(ExecutorId(name, 0), Compute(name, ("k",), {"n": Count()}, store=store), made)
+    made = ComponentStore(1, lambda hashes: np.zeros(len(hashes), np.intp))
+    stores.add(ExecutorId(name, 0), [Compute(name, ("k",), {"n": Count()}, store=store)], made)
     made.declare(pa.schema({"k": pa.int64()}), [Field("n", np.dtype(np.int64))])
     made.grant(0, 0)
     return made

@@ -113,7 +113,8 @@ class Arrivals:
         home = part.factory.home(executor)
         if part.checkpoints is not None:
             executor.store.track_dirty = True
-            part.checkpoints.keeper.arrived(identity, executor.store.shards)
+            for compute, store in executor.store.stores(identity.component).items():
+                part.checkpoints.keeper.arrived(ExecutorId(compute, identity.index), store.shards)
         part.exchange.arrive(identity, call.credit)
         part.members.tier.restart(identity)
         home.resume(call.over, call.newest_change)
