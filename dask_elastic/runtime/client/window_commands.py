@@ -66,8 +66,8 @@ class WindowCommands(ABC):
         ...     job = de.submit(topology, client)
         ...     job.share("hourly", "instances")
         ...     explained = job.explain("hourly")
-        >>> print(str(explained).splitlines()[-2])
-          while it runs: set to instances
+        >>> [line.strip() for line in str(explained).splitlines() if "runs:" in line]
+        ['while it runs: set to instances']
         """
         limit = None if close_limit is None else parse_duration(close_limit, "close_limit")
         self._ask(job_calls.ShareWindows(self.name, operator, partials, limit))

@@ -39,7 +39,7 @@ def demands(
     >>> demands("executor-centric", [counted], {}, [4, 4])[0].instances
     2
     >>> demands("static", [counted], {}, [4, 4])[0]
-    PlacementRequest(name='counted', instances=8, stateful=True, cores=1)
+    PlacementRequest(name='counted', instances=8, stateful=True, cores=1, homes=())
     """
     parts = [summary for summary in summaries if summary.kind != "sink"]
     if instances is not None:

@@ -42,7 +42,9 @@ class ExpiryScenario(TimerScenario):
             build_components(make_topology(batches, shards, self.by_row)), self._placement(random), random, options
         )
         self._take_checkpoints(world)
-        return ExpirySimulation(world, batches, Disturber(world, self.drawn().disturbances or ()), shards, self.by_row)
+        return ExpirySimulation(
+            world, batches, Disturber(world, self.drawn().disturbances or ()), shards, self.place, self.by_row
+        )
 
     def continued(self, first: TimerSimulation, checkpoint: SimulatedCheckpoint) -> ExpirySimulation:
         """Return a simulation that continues from a checkpoint of the first one."""
