@@ -57,7 +57,7 @@ class ExpiryScenario(TimerScenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, first.world.placement, random, first.world.options, restore)
         restored.schedule.now = first.world.now
-        return ExpirySimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.by_row)
+        return ExpirySimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.place, self.by_row)
 
 
 @dataclass
