@@ -226,7 +226,7 @@ def test_job_stays_known_while_another_of_its_name_starts(fake, workers, tmp_pat
     asyncio.run(run())
 
 
-def test_restart_leaves_out_a_worker_that_is_to_leave_since_the_workers_were_chosen(fake, workers, tmp_path, monkeypatch):
+def test_restart_leaves_out_a_worker_that_is_to_leave_since_they_were_chosen(fake, workers, tmp_path, monkeypatch):
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
         plan_again = coordinator.starts._planned_again
