@@ -501,3 +501,25 @@ def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench):
         assert [one["number"] for one in json.loads(await controller.decisions(Decisions("job", last=2)))] == [998, 999]
 
     bench(test, {"a": 2, "b": 2})
+
+
+def test_look_that_fails_is_logged_and_the_loop_goes_on(bench, caplog):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        looks = []
+
+        async def look():
+            looks.append(1)
+            raise ValueError("no plan of windows")
+
+        bench.controller._look = look
+        for number in range(1, 4):
+            before = record.cores["op0", 0]
+            assert await bench.period(planned(number, record)), "it decides in every period"
+            assert bench.controller.error is None
+            assert record.cores["op0", 0] == before
+            await bench.fake.settle()
+        assert len(looks) == 3
+        assert "no plan of windows" in caplog.text
+
+    bench(test, {"a": 2})

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.job_calls import ShareWindows
+from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome
+from dask_elastic.runtime.protocol.job_calls import MoveExecutor, ShareWindows, Stop
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.topology.windowing import EventWindow, Windowing
-from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import JobEnded, PlanningError, UnknownOperator
 
 SECOND = 1_000_000
 HOPPING = Windowing((EventWindow(0, 10 * SECOND, SECOND),), ("at",))
@@ -219,5 +220,69 @@ def test_unknown_modes_and_operators_are_refused(run):
             await job.share("both")
         with pytest.raises(UnknownOperator):
             await job.sharing.share(ShareWindows("job", "op9", "auto"))
+
+    run(test)
+
+
+def test_compute_that_cannot_be_looked_at_does_not_hold_up_the_others(run, monkeypatch, caplog):
+    async def test(job):
+        looked = []
+
+        async def look_at(record, operator, windowing):
+            looked.append(operator)
+            raise ValueError(f"nothing is known of {operator}")
+
+        monkeypatch.setattr(job.sharing, "_look_at", look_at)
+        await job.sharing.look()
+        assert looked == ["op0", "op1"]
+        assert "nothing is known of op1" in caplog.text
+
+    run(test, operators=2)
+
+
+def test_ended_and_restarting_jobs_are_refused_by_name(run):
+    async def test(job):
+        job.record.halt()
+        with pytest.raises(PlanningError, match="job 'job' is restarting"):
+            await job.share("instances")
+        job.record.halted = False
+        await job.coordinator.stop(Stop("job"))
+        with pytest.raises(JobEnded, match="job 'job' has stopped"):
+            await job.share("instances")
+        assert job.changes == []
+
+    run(test)
+
+
+def test_home_does_not_move_while_the_plan_changes_nor_the_other_way_round(run):
+    async def test(job):
+        for address in NODES:
+            job.scheduler.answers[address, part_calls.Report] = job.fake.empty_report(complete=False)
+            job.scheduler.answers[address, MoveHome] = HomeMoved(9, 0.1, {0: 1})
+        [home] = [job.record.nodes[node] for node in job.record.homes.of("op0")[:1]]
+        [other] = set(NODES).difference({home})
+        gate = job.scheduler.held[home, part_calls.ChangeSharing] = asyncio.Event()
+        sharing = asyncio.ensure_future(job.share("instances"))
+        while not job.changes:
+            await asyncio.sleep(0)
+        moving = asyncio.ensure_future(job.coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, other)))
+        while job.record.homes.moving is None:
+            await asyncio.sleep(0)
+        await job.fake.settle()
+        assert job.scheduler.asked(MoveHome) == [], "the plan changes at the home of now"
+        gate.set()
+        await sharing
+        await moving
+        gate = job.scheduler.held[other, MoveHome] = asyncio.Event()
+        moving = asyncio.ensure_future(job.coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, home)))
+        while len(job.scheduler.asked(MoveHome)) < 2:
+            await asyncio.sleep(0)
+        sharing = asyncio.ensure_future(job.share("slices"))
+        await job.fake.settle()
+        gate.set()
+        await moving
+        assert (await sharing).partials == "slices"
+        [*_, (first, _), (second, _)] = job.scheduler.asked(part_calls.ChangeSharing)
+        assert home in (first, second)
 
     run(test)

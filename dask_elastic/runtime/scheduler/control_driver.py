@@ -213,11 +213,15 @@ class ControlDriver:
 
     def _look_beside(self) -> None:
         if self._look is not None and (self._looking is None or self._looking.done()):
-            looked, self._looking = self._looking, asyncio.ensure_future(self._look())
+            self._looking = asyncio.ensure_future(self._look())
             self._beside.add(self._looking)
-            self._looking.add_done_callback(self._beside.discard)
-            if looked is not None and not looked.cancelled():
-                looked.result()
+            self._looking.add_done_callback(self._looked)
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        """Log the error of a look; the next period looks again."""
+        self._beside.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a look beside the control loop", exc_info=error)
 
     async def _let_join(self) -> None:
         """Let new workers join, for half a period at most; a slow one joins in the background."""

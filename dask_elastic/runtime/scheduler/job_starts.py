@@ -265,6 +265,10 @@ class JobStarts:
         wanted = await self._planned_again(call, nodes, instances)
         if not record.live:
             return
+        stay = [address for address in nodes if not self.workers.leaving(address)]
+        if stay and stay != nodes:
+            # Workers have left, or are to leave, since they were chosen.
+            nodes, wanted = stay, None
         placement = self._place(call, nodes, instances, wanted, record.chosen_homes)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
         spec = JobSpec(

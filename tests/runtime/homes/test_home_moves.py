@@ -367,6 +367,23 @@ def test_loss_of_the_new_home_before_the_old_one_is_called_cancels_the_move(job)
     job(test)
 
 
+def test_worker_in_the_place_of_a_lost_one_does_not_become_the_home(job):
+    async def test(coordinator, scheduler, record):
+        async with record.changing["op0", 0]:
+            moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+            await until(lambda: record.homes.moving is not None)
+            record.leave("b")
+            scheduler.add("c", 2)
+            record.spec = record.spec.with_guest("c")
+            assert record.nodes == ["a", "c"]
+        with pytest.raises(NodeLost, match="worker b was lost before"):
+            await moving
+        assert scheduler.asked(PrepareHome) == []
+        assert record.homes.of("op0") == (0,)
+
+    job(test)
+
+
 @pytest.mark.parametrize("lost", ["a", "b"])
 def test_loss_of_either_home_during_the_move_fails_a_job_without_checkpoints(job, lost):
     async def test(coordinator, scheduler, record):

@@ -8,12 +8,14 @@ import time
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.cluster_calls import Keep
 from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes import retirement
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
+from dask_elastic.vocab.identity import ExecutorId
 
 
 @pytest.fixture
@@ -174,5 +176,53 @@ def test_two_calls_empty_a_worker_together(emptied):
         await asyncio.gather(*calls)
         assert len(scheduler.asked(MoveHome)) == 2
         assert 1 not in record.homes.of("op0")
+
+    emptied(test)
+
+
+def test_worker_that_is_to_stay_after_all_is_emptied_no_further(emptied):
+    async def test(coordinator, scheduler, record):
+        goes_on = scheduler.held["b", MoveHome] = asyncio.Event()
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=0.5)))
+        while not scheduler.asked(MoveHome):
+            await asyncio.sleep(0)
+        await coordinator.cluster.keep(Keep(("b",)))
+        goes_on.set()
+        with pytest.raises(PlanningError, match="worker b is to stay"):
+            await retiring
+        assert len(scheduler.asked(MoveHome)) == 1
+        assert "b" in coordinator.needed_workers()
+
+    emptied(test)
+
+
+def test_call_ends_when_a_worker_with_tasks_is_to_stay_after_all(emptied):
+    async def test(coordinator, scheduler, record):
+        busy = (ExecutorId("op0", 0),)
+        for address in "abc":
+            scheduler.answers[address, part_calls.AwaitTaskEnds] = busy
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=5)))
+        while not scheduler.asked(part_calls.AwaitTaskEnds):
+            await asyncio.sleep(0)
+        await coordinator.cluster.keep(Keep(("b",)))
+        with pytest.raises(PlanningError, match="worker b is to stay"):
+            await retiring
+
+    emptied(test)
+
+
+def test_worker_that_is_lost_while_it_is_emptied_holds_up_nothing(emptied):
+    async def test(coordinator, scheduler, record):
+        moving = scheduler.held["b", MoveHome] = asyncio.Event()
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=0.5)))
+        while not scheduler.asked(MoveHome):
+            await asyncio.sleep(0)
+        scheduler.answers["b", MoveHome] = MoveRefused("no connection")
+        coordinator.workers.retiring.discard("b")
+        del scheduler.workers["b"]
+        moving.set()
+        with pytest.raises(TimeoutError, match="are still at home on workers"):
+            await retiring
+        assert len(scheduler.asked(MoveHome)) == 1
 
     emptied(test)

@@ -224,3 +224,20 @@ def test_job_stays_known_while_another_of_its_name_starts(fake, workers, tmp_pat
         await coordinator.stop(job_calls.Stop("job"))
 
     asyncio.run(run())
+
+
+def test_restart_leaves_out_a_worker_that_is_to_leave_since_they_were_chosen(fake, workers, tmp_path, monkeypatch):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        plan_again = coordinator.starts._planned_again
+
+        async def retired_meanwhile(call, nodes, instances):
+            coordinator.workers.retiring.add(B)
+            return await plan_again(call, nodes, instances)
+
+        monkeypatch.setattr(coordinator.starts, "_planned_again", retired_meanwhile)
+        assert await coordinator.restarts.restart(record, LOST) is None
+        assert record.nodes == [A]
+        assert prepared(workers, FIRST + 1) == [A]
+
+    asyncio.run(run())

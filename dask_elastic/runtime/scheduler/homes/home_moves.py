@@ -138,12 +138,18 @@ class HomeMoves:
 
     async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
         why = f"the home of {moving.executor} was to move: the next checkpoint begins after that"
-        key = (moving.executor.component, moving.executor.index)
-        async with record.changing[key], self.checkpoints.excluded(record, why):
+        component, index = moving.executor
+        address = record.nodes[moving.target]
+        # Of all its executors, too: their plan of windows changes at the homes of one moment.
+        plan, cores = record.changing[component, -1], record.changing[component, index]
+        async with plan, cores, self.checkpoints.excluded(record, why):
             if not record.runs(generation):
                 raise _gone(record)
             _check(record)
-            self._check_worker(record, record.nodes[moving.target])
+            # Its place in the job may be that of another worker by now.
+            self._check_worker(record, address)
+            if record.nodes[moving.target] != address:
+                raise NodeLost(f"worker {address} was lost before {moving.executor} moved there: it stays where it is")
             return await self._move(record, moving, generation)
 
     async def _move(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:

@@ -56,7 +56,8 @@ class Retirement:
         Raises
         ------
         PlanningError
-            If a worker is not registered, or hosts what does not move; nothing is changed then.
+            If a worker is not registered, or hosts what does not move; nothing is changed then. If it is to stay after
+            all.
         TimeoutError
             If executors are still at home or have tasks there after the timeout. The workers get no new ones.
         ElasticError, Relayed
@@ -70,11 +71,13 @@ class Retirement:
         for record in self.jobs.running:
             await record.started()
             await self._move_homes(record, workers, deadline)
+            self._require_leaving(workers)
             nodes = places_of(record, workers) if record.live else set()
             for key in [key for key, by_node in record.cores.items() if nodes & by_node.keys()]:
                 await self.cores.vacate(record, key, nodes)
         for record in self.jobs.running:
             await self._drained(record, workers, deadline)
+            self._require_leaving(workers)
             await self.membership.make_guests(record, workers)
 
     # what cannot leave
@@ -100,6 +103,12 @@ class Retirement:
                 "first, or stop or drain the job."
             )
 
+    def _require_leaving(self, workers: Iterable[str]) -> None:
+        """Raise if another call has let a worker stay meanwhile; one that was lost has left."""
+        stay = [address for address in workers if address in self.workers and address not in self.workers.retiring]
+        if stay:
+            raise PlanningError(f"worker {stay[0]} is to stay: it was needed again while it was emptied")
+
     # homes
 
     async def _move_homes(self, record: JobRecord, workers: tuple[str, ...], deadline: float) -> None:
@@ -112,8 +121,13 @@ class Retirement:
                     "leave. These get no more cores: call retire again to go on."
                 )
             await record.homes.still()
-            if hindrance(record) is not None:
-                # The job ends soon, or restarts on the workers that stay.
+            self._require_leaving(workers)
+            if left[0] not in executors_at(record, workers):
+                # Another call has moved it.
+                continue
+            lost = record.nodes[record.homes.node(*left[0])] not in self.workers
+            if lost or hindrance(record) is not None:
+                # The job ends soon, or restarts on the workers that stay, as after the loss of one.
                 await record.ended(RETRY_SECONDS)
                 continue
             try:
@@ -129,9 +143,6 @@ class Retirement:
 
     async def _move_home(self, record: JobRecord, executor: ExecutorId) -> None:
         home = record.homes.node(*executor)
-        if executor not in executors_at(record, self.workers.retiring):
-            # Another call has moved it.
-            return
         chosen = self._new_home(record, executor)
         await self.moves.move(record, executor, chosen, f"Worker {record.nodes[home]} is to leave.")
 
@@ -164,6 +175,7 @@ class Retirement:
         ended = asyncio.ensure_future(record.ended())
         try:
             while record.live and (left := await self._tasks_left(record, workers, deadline, ended)):
+                self._require_leaving(workers)
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"{', '.join(sorted(map(str, left)))} of job {record.name!r} still run on workers that are to "

@@ -21,7 +21,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.topology.windowing import EventWindow, Windowing
-from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.errors import ElasticError, JobEnded, PlanningError
 from dask_elastic.windows.sharing_choice import Agreement, SharingLoad, choose_sharing
 from dask_elastic.windows.window_plan import Partials
 
@@ -73,10 +73,13 @@ class SharingChanges:
         ------
         UnknownOperator
             If the job has no such compute.
+        JobEnded
+            If the job has ended.
         PlanningError
-            If its windows cannot change, or the mode is unknown.
+            If its windows cannot change, the mode is unknown, or the job is restarting.
         """
         record = self.jobs.record(call.job)
+        _check_runs(record)
         windowing = changing_windowing(record, call.operator)
         if call.mode not in (AUTO, *get_args(Partials)):
             raise PlanningError(f"partials={call.mode!r}: give 'slices', 'instances' or 'auto'.")
@@ -101,7 +104,10 @@ class SharingChanges:
             for summary in record.spec.summaries:
                 windowing = _windowing(summary.windowing)
                 if windowing is not None and windowing.share == AUTO and windowing.shares:
-                    await self._look_at(record, summary.name, windowing)
+                    try:
+                        await self._look_at(record, summary.name, windowing)
+                    except Exception:  # whatever it is, other computes and jobs are looked at
+                        logger.exception("job %r: the plan of windows of %s", record.name, summary.name)
 
     async def _look_at(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
         watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
@@ -134,9 +140,8 @@ class SharingChanges:
         PlanningError
             If the job was restarted meanwhile: its next generation begins with the former choice.
         """
+        _check_runs(record)
         generation, operator = record.generation_id, status.operator
-        if record.homes.moving is not None:
-            raise PlanningError(f"the home of {record.homes.moving.executor} is moving: try again when it has arrived")
         since = self._next_time(record, operator, windowing)
         calls = [
             self.calls.one(
@@ -229,6 +234,14 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
             "windows overlap, and whose results are neither corrected nor emitted early."
         )
     return windowing
+
+
+def _check_runs(record: JobRecord) -> None:
+    if not record.live:
+        raise JobEnded(f"job {record.name!r} has {record.status.value}: its windows do not change any more")
+    if record.halted or record.starting:
+        status = "restarting" if record.halted else record.status.value
+        raise PlanningError(f"job {record.name!r} is {status}: try again when it runs")
 
 
 def _windowing(pickled: bytes | None) -> Windowing | None:
