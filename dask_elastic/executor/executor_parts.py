@@ -80,6 +80,7 @@ class ExecutorParts:
         self._pending_rows = 0
         self._final_flush_requested = False
         self.moves.instant.enter = self._enter_partials
+        self.moves.instant.opened = self.flushes.hold_all
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)

@@ -59,6 +59,11 @@ class Flushes:
             del self._open[token]
             self.hold(token)
 
+    def hold_all(self) -> None:
+        """Hold all requests: state that a task has flushed for them may reach another task unflushed."""
+        self._held += self._open
+        self._open.clear()
+
     def replayed(self, tasks: Iterable[Task]) -> list[Instruction]:
         """Make the held requests, since the replay is done."""
         held, self._held = self._held, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 
 import pyarrow as pa
@@ -97,6 +97,8 @@ class InstantMoves:
         Enters partials as work.
     arrived : callable
         Gets a move, and the time, when its target has all rows.
+    opened : callable
+        Called before the primary copy of a shard is set aside: flushes that are under way would lack it.
     """
 
     def __init__(self, routes: Routes, store: PrimaryState, patience: float = 0.0):
@@ -108,6 +110,9 @@ class InstantMoves:
         self._by_shard: dict[int, HandedOver] = {}
         # Partials at home, of shards whose target has begun to merge them; those that it is merging are not in it.
         self._merging: dict[int, deque[pa.RecordBatch]] = {}
+        # How many partials of these shards are work that no task has done.
+        self._entered: Counter[int] = Counter()
+        self.opened: Callable[[], None] = lambda: None
 
     def __contains__(self, shard: int) -> bool:
         return shard in self._by_shard or shard in self._merging
@@ -243,7 +248,7 @@ class InstantMoves:
                 self.routes.hold(handed.move.shard)
         for shard, parts in self._merging.items():
             while parts:
-                wakes += self.routes.put(shard, self.enter(parts.popleft(), shard, now))
+                wakes += self.routes.put(shard, self._enter(parts.popleft(), shard, now))
         return [Wake(task) for task in wakes]
 
     def merged(self, record: StateRecord, now: float) -> list[Instruction]:
@@ -253,10 +258,16 @@ class InstantMoves:
         parts = self._merging.get(shard)
         if parts is None:
             return []
-        if not parts:
-            del self._merging[shard]
-            return []
-        return _wakes(self.routes.put(shard, self.enter(parts.popleft(), shard, now)))
+        self._entered[shard] -= 1
+        if parts:
+            return _wakes(self.routes.put(shard, self._enter(parts.popleft(), shard, now)))
+        if not self._entered[shard]:
+            del self._merging[shard], self._entered[shard]
+        return []
+
+    def _enter(self, part: pa.RecordBatch, shard: int, now: float) -> Piece:
+        self._entered[shard] += 1
+        return self.enter(part, shard, now)
 
     # losses
 
@@ -326,6 +337,7 @@ class InstantMoves:
         return _wakes(self.routes.send_label(self.routes.tasks[move.source], label))
 
     def _open(self, move: InstantMove, now: float) -> list[Instruction]:
+        self.opened()
         if not self.routes.table.paused[move.shard]:
             move.paused_at = now
             self.routes.pause(move.shard)
@@ -355,7 +367,7 @@ class InstantMoves:
         if not handed.has_arrived:
             self.arrived(move, now)
         if self.routes.has_record(move.shard):
-            pieces = [self.enter(part, move.shard, now) for part in parts]
+            pieces = [self._enter(part, move.shard, now) for part in parts]
             self.routes.put_before_record(move.shard, pieces)
             if pieces:
                 self._merging[move.shard] = deque()
@@ -365,7 +377,7 @@ class InstantMoves:
     def _feed(self, shard: int, parts: deque[pa.RecordBatch], now: float) -> list[Instruction]:
         if not parts:
             return []
-        piece = self.enter(parts.popleft(), shard, now)
+        piece = self._enter(parts.popleft(), shard, now)
         self._merging[shard] = parts
         return _wakes(self.routes.put(shard, piece))
 

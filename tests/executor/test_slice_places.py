@@ -35,6 +35,7 @@ STEPS = st.lists(
         ROWS,
         st.integers(1, 12),
         st.tuples(st.just("record"), st.integers(0, 9), st.booleans()),
+        st.tuples(st.just("separate"), ROWS),
         st.tuples(st.just("move"), st.integers(0, GROUPS - 1), st.integers(1, 2)),
         st.tuples(st.just("hand over"), st.integers(0, GROUPS - 1), st.integers(1, 2)),
         st.just("pack"),
@@ -67,7 +68,7 @@ class Tasks:
         # Partials that owners of shards have handed over, and the next owners have not merged.
         self.handed: list[tuple[int, pa.RecordBatch]] = []
 
-    def rows(self, rows, base):
+    def rows(self, rows, base, separate=False):
         """Process rows, at times from that of the last record on, or from somewhat before."""
         rows = [(f"the key {key}", base + at - 5, value) for key, at, value in rows]
         columns = [pa.array([row[side] for row in rows], field.type) for side, field in enumerate(SCHEMA)]
@@ -77,7 +78,7 @@ class Tasks:
         for task, logic in self.logics.items():
             chosen = np.flatnonzero(owners == task)
             if len(chosen):
-                logic.process(batch.take(pa.array(chosen)), hashes[chosen], reached=self.reached)
+                logic.process(batch.take(pa.array(chosen)), hashes[chosen], reached=self.reached, separate=separate)
         for key, at, value in rows:
             for window in self.windows:
                 for number in range((at - window.start - window.length) // window.frequency + 1, 10**18):
@@ -137,6 +138,8 @@ class Tasks:
                 self.rows([(key, 5 + at, key) for key in range(7) for at in range(step)], base)
             elif step == "pack":
                 self.store._pack()
+            elif step[0] == "separate":
+                self.rows(step[1], base, separate=True)
             elif step[0] == "move":
                 self.store.revoke(step[1])
                 self.store.grant(step[1], step[2])
@@ -171,6 +174,23 @@ def test_rows_of_slices_that_are_merged_already_count():
         # On time for three of the instances that contain them.
         tasks.rows([(key, 6, 9) for key in range(7)], base + number)
     tasks.record(base + 100)
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_partials_of_instances_are_handed_over_beside_those_of_slices(windows):
+    tasks = Tasks(windows)
+    rows = [(key, 5 + at, key + at) for key in range(7) for at in range(6)]
+    tasks.rows(rows, 100)
+    tasks.rows(rows, 100, separate=True)
+    for shard in range(GROUPS):
+        tasks.hand_over(shard, 2 - shard % 2)
+    # The next owner has partials of the same slices and instances.
+    tasks.rows(rows, 101)
+    tasks.rows(rows, 101, separate=True)
+    tasks.record(104)
+    tasks.record(10**6)
+    assert tasks.wanted == {}
+    assert len(tasks.store) == 0
 
 
 def test_times_of_a_batch_may_be_far_from_each_other():

@@ -16,6 +16,7 @@ from dask_elastic.state.index import Words
 from dask_elastic.state.session import Session
 from dask_elastic.state.slots import Column
 from dask_elastic.state.window_fields import NO_END
+from dask_elastic.state.windows.instance_marks import has_mark, unmarked
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
@@ -59,14 +60,19 @@ class HandedPartials:
         partials: Bundle = MergedPartials(bound.bundle, self._values[: bound.own])  # type: ignore[assignment]
         self.bound = bound._replace(bundle=partials, keys=[*range(len(self._keys))])
         starts, ends = self._values[bound.own : bound.own + 2]
-        spans = [timestamps(starts, bound.time), timestamps(ends, bound.time)]
+        self._of_instances = has_mark(starts)
+        spans = [timestamps(unmarked(starts), bound.time), timestamps(ends, bound.time)]
         self.rows = pa.RecordBatch.from_arrays(
             [*found.keys.columns, *spans], names=[*self._keys, WINDOW_START, WINDOW_END]
         )
 
     def distinct(self) -> Iterator[Positions]:
-        """Yield all positions in parts, in each of which every cell of a key is once."""
-        left = np.arange(len(self._hashes))
+        """Yield all positions in parts, in each of which every cell of a key is once, of slices or of instances."""
+        # A part is merged as a unit, and both kinds are merged differently.
+        for of_instances in (False, True):
+            yield from self._distinct(np.flatnonzero(self._of_instances == of_instances))
+
+    def _distinct(self, left: Positions) -> Iterator[Positions]:
         if len(self._values) > self._own + 2:
             columns = [self._values[self._own], *self._values[self._own + 2 :]]
         else:
@@ -76,6 +82,10 @@ class HandedPartials:
             first = np.unique(cells, axis=1, return_index=True)[1]
             yield left[np.sort(first)]
             left = np.delete(left, first)
+
+    def of_instances(self, chosen: Positions) -> bool:
+        """Return whether some partials, which `distinct` returned together, are of instances in the place of slices."""
+        return bool(self._of_instances.take(chosen).any())
 
     def in_slices(self, chosen: Positions, cells: EventCells) -> tuple[pa.RecordBatch, Words, Assigned]:
         """Return some partials of slices as rows, the hashes of their keys, and their slices."""

@@ -310,7 +310,9 @@ class WindowLogic:
 
             def run(start: int, stop: int, errors: Errors | None, part: Numbers = part) -> list[pa.RecordBatch]:
                 chosen = part[start:stop]
-                if self._places is None:
+                if self._places is None or handed.of_instances(chosen):
+                    if self._places is not None:
+                        self._places.added_apart()
                     handed.merge_into(self._session, chosen)
                     return []
                 assert isinstance(self.cells, EventCells)

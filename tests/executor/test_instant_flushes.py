@@ -1,0 +1,97 @@
+"""A flush is complete only when no partials of a shard are on their way to its next owner."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_elastic.executor import events, instant_moves
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import PartialsMoved
+from dask_elastic.vocab.watermark import Watermark
+
+ORIGIN = ExecutorId("rows", 0)
+AT_HOME, FAR = 0, 1
+SHARDS, SHARD, KEYS, TOKEN = 4, 0, 3, 7
+
+
+@pytest.fixture
+def executor():
+    """Return an executor with state in a shard of its task at home, and a task on another node."""
+    made = ElasticExecutor(
+        ExecutorId("per_key", 0), KeySpace(1, SHARDS), 0, {0: 1, 1: 1}, [ORIGIN], timed=[ORIGIN], clocks={"event"},
+        limits=ExecutorLimits(migration="instant", patience=0.0),
+    )  # fmt: skip
+    made.start()
+    store = made.store
+    store.declare(pa.schema({"key": pa.int64()}), [Field("count", np.dtype(np.int64), 0)])
+    session = store.session(AT_HOME)
+    rows = pa.record_batch({"key": [*range(KEYS)]})
+    located = session.locate(rows, ["key"], np.arange(KEYS, dtype=np.uint64) * SHARDS + SHARD)
+    session.apply(located, lambda current: [current[0] + 1])
+    return made
+
+
+def begin(executor):
+    """Begin to move the shard to the other node: its state is set aside."""
+    instructions = executor.handle(events.MoveShard(SHARD, FAR), 0.0)
+    assert [type(one) for one in instructions] == [do.OpenShard]
+    assert executor.moves.instant.open(SHARD, FAR)
+
+
+def merge_one(executor):
+    """Let the target merge the next partials."""
+    number, work = executor.take(FAR, 0.0)
+    assert isinstance(work.record, PartialsMoved)
+    return executor.take_back(m.Done(FAR, number, 0.001), 0.0)
+
+
+def completed(instructions):
+    return [one.token for one in instructions if isinstance(one, do.FlushComplete)]
+
+
+def requested(instructions):
+    return [one.token for one in instructions if isinstance(one, do.RequestFlush) and one.token == TOKEN]
+
+
+def a_flush(executor):
+    return executor.take_back(m.Flush(FAR, -1, None, TOKEN), 0.0)
+
+
+def test_flush_that_was_requested_before_a_move_waits_for_its_partials(executor):
+    assert requested(executor.handle(events.FlushDue(TOKEN), 0.0)) == [TOKEN]
+    begin(executor)
+    assert completed(a_flush(executor)) == []
+    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    assert requested(merge_one(executor)) == [TOKEN]
+    assert completed(a_flush(executor)) == [TOKEN]
+
+
+def test_flush_that_the_target_answers_before_a_move_waits_for_its_partials(executor):
+    executor.handle(events.SetCores({0: 1, 1: 2}), 0.0)
+    other = max(executor.routes.tasks)
+    executor.handle(events.FlushDue(TOKEN), 0.0)
+    assert completed(a_flush(executor)) == []
+    begin(executor)
+    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    assert requested(merge_one(executor)) == [TOKEN, TOKEN]
+    assert completed(executor.take_back(m.Flush(other, -1, None, TOKEN), 0.0)) == []
+    assert completed(a_flush(executor)) == [TOKEN]
+
+
+def test_flush_waits_for_all_partials_before_a_record(executor, monkeypatch):
+    monkeypatch.setattr(instant_moves, "MERGED_ROWS", 1)
+    begin(executor)
+    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    executor.handle(events.InputWatermark(Watermark(ORIGIN, 5)), 0.0)
+    assert requested(executor.handle(events.FlushDue(TOKEN), 0.0)) == []
+    asked = [requested(merge_one(executor)) for _ in range(KEYS)]
+    assert asked == [[], [], [TOKEN]]
+    assert SHARD not in executor.moves
