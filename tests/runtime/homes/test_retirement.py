@@ -8,12 +8,13 @@ import time
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.home_calls import CancelHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes import retirement
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
+from dask_elastic.vocab.identity import ExecutorId
 
 
 @pytest.fixture
@@ -174,5 +175,69 @@ def test_two_calls_empty_a_worker_together(emptied):
         await asyncio.gather(*calls)
         assert len(scheduler.asked(MoveHome)) == 2
         assert 1 not in record.homes.of("op0")
+
+    emptied(test)
+
+
+def test_worker_that_is_kept_meanwhile_keeps_its_homes(emptied):
+    async def test(coordinator, scheduler, record):
+        answer = scheduler.answers["b", MoveHome]
+
+        def kept(call):
+            coordinator.workers.retiring.discard("b")
+            return answer(call)
+
+        scheduler.answers["b", MoveHome] = kept
+        with pytest.raises(PlanningError, match="worker b stays: it is needed again"):
+            await coordinator.retirement.retire(Retire(("b",), timeout=5.0))
+        assert len(scheduler.asked(MoveHome)) == 1
+        assert len(record.homes.at(1)) == 1
+
+    emptied(test)
+
+
+def test_worker_that_is_kept_while_its_tasks_end_is_awaited_no_longer(emptied):
+    async def test(coordinator, scheduler, record):
+        def kept(call):
+            coordinator.workers.retiring.discard("b")
+            return (ExecutorId("op0", 0),)
+
+        scheduler.answers["a", part_calls.AwaitTaskEnds] = kept
+        with pytest.raises(PlanningError, match="worker b stays: it is needed again"):
+            await coordinator.retirement.retire(Retire(("b",), timeout=None))
+
+    emptied(test)
+
+
+def test_executor_that_is_moving_to_the_worker_leaves_it_again(emptied, fake):
+    async def test(coordinator, scheduler, record):
+        for index in range(2):
+            await coordinator.homes.move_executor(MoveExecutor("job", "op0", index, "c"))
+        scheduler.held["c", MoveHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, "b")))
+        await fake.settle()
+        assert record.homes.moving.begun
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=60)))
+        await fake.settle()
+        assert not retiring.done()
+        scheduler.held["c", MoveHome].set()
+        await moving
+        await retiring
+        assert record.homes.at(1) == []
+
+    emptied(test)
+
+
+def test_worker_that_is_to_leave_since_it_was_prepared_becomes_no_home(emptied, fake):
+    async def test(coordinator, scheduler, record):
+        scheduler.held["c", PrepareHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, "c")))
+        await fake.settle()
+        coordinator.workers.retiring.add("c")
+        scheduler.held["c", PrepareHome].set()
+        with pytest.raises(MoveRefused, match="worker c is to leave: it becomes no home"):
+            await moving
+        assert scheduler.asked(MoveHome) == []
+        assert len(scheduler.asked(CancelHome)) == 1
 
     emptied(test)
