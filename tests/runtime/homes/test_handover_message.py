@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
+from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.homes.handover import Handover
+from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.calls import message_of as arguments_of
 from dask_elastic.runtime.protocol.calls import read_call
 from dask_elastic.runtime.protocol.home_calls import CreditInUse, InstallHome
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.worker.homes.handover_message import handover_of, message_of, state_bytes
+from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
@@ -78,3 +82,30 @@ def test_handover_with_other_watermarks_is_refused():
     arguments["watermarks"] = arguments["watermarks"][:2]
     with pytest.raises(ProtocolError, match=r"op\[1\] is handed over with 2 standings of watermarks, not 3"):
         handover_of(read_call(InstallHome, arguments))
+
+
+def executor_with(*counts):
+    """Return an executor of two computes, whose stores have a key for each count; None has no state."""
+    made = ElasticExecutor(ME, KeySpace(2, 4), 0, {0: 1}, [NORTH])
+    stores = [made.store, made.store.behind("worst")]
+    for number, (store, count) in enumerate(zip(stores, counts, strict=True)):
+        if count is None:
+            continue
+        key = "ab"[number]
+        store.declare(pa.schema({key: pa.string()}), [Field("n", np.dtype(np.int64), 0)])
+        store.input_schema = pa.schema({key: pa.dictionary(pa.int8(), pa.string())})
+        session, rows = store.session(next(iter(made.routes.tasks))), pa.record_batch({key: ["x"]})
+        # A hash of a shard that the executor has.
+        located = session.locate(rows, [key], np.array([made.records._groups[0]], np.uint64))
+        session.apply(located, lambda current, count=count: [current[0] + count])
+    return made
+
+
+@pytest.mark.parametrize("counts", [(3, 5), (None, 5), (3, None)])
+def test_state_and_schemas_of_all_computes_of_an_executor_arrive(counts):
+    before, after = executor_with(*counts), executor_with(None, None)
+    handover_of(sent(Handover.of(before, marks=False))).install(after)
+    found = after.store.stores("op")
+    for name, store in before.store.stores("op").items():
+        assert found[name].extract() == store.extract(), name
+        assert found[name].input_schema == store.input_schema, name

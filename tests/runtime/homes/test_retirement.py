@@ -9,7 +9,7 @@ import pytest
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.cluster_calls import Keep
-from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.home_calls import CancelHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
@@ -188,10 +188,27 @@ def test_worker_that_is_to_stay_after_all_is_emptied_no_further(emptied):
             await asyncio.sleep(0)
         await coordinator.cluster.keep(Keep(("b",)))
         goes_on.set()
-        with pytest.raises(PlanningError, match="worker b is to stay"):
+        with pytest.raises(PlanningError, match="worker b stays: it is needed again"):
             await retiring
         assert len(scheduler.asked(MoveHome)) == 1
         assert "b" in coordinator.needed_workers()
+
+    emptied(test)
+
+
+def test_worker_that_is_kept_meanwhile_keeps_its_homes(emptied):
+    async def test(coordinator, scheduler, record):
+        answer = scheduler.answers["b", MoveHome]
+
+        def kept(call):
+            coordinator.workers.retiring.discard("b")
+            return answer(call)
+
+        scheduler.answers["b", MoveHome] = kept
+        with pytest.raises(PlanningError, match="worker b stays: it is needed again"):
+            await coordinator.retirement.retire(Retire(("b",), timeout=5.0))
+        assert len(scheduler.asked(MoveHome)) == 1
+        assert len(record.homes.at(1)) == 1
 
     emptied(test)
 
@@ -205,8 +222,21 @@ def test_call_ends_when_a_worker_with_tasks_is_to_stay_after_all(emptied):
         while not scheduler.asked(part_calls.AwaitTaskEnds):
             await asyncio.sleep(0)
         await coordinator.cluster.keep(Keep(("b",)))
-        with pytest.raises(PlanningError, match="worker b is to stay"):
+        with pytest.raises(PlanningError, match="worker b stays: it is needed again"):
             await retiring
+
+    emptied(test)
+
+
+def test_worker_that_is_kept_while_its_tasks_end_is_awaited_no_longer(emptied):
+    async def test(coordinator, scheduler, record):
+        def kept(call):
+            coordinator.workers.retiring.discard("b")
+            return (ExecutorId("op0", 0),)
+
+        scheduler.answers["a", part_calls.AwaitTaskEnds] = kept
+        with pytest.raises(PlanningError, match="worker b stays: it is needed again"):
+            await coordinator.retirement.retire(Retire(("b",), timeout=None))
 
     emptied(test)
 
@@ -224,5 +254,39 @@ def test_worker_that_is_lost_while_it_is_emptied_holds_up_nothing(emptied):
         with pytest.raises(TimeoutError, match="are still at home on workers"):
             await retiring
         assert len(scheduler.asked(MoveHome)) == 1
+
+    emptied(test)
+
+
+def test_executor_that_is_moving_to_the_worker_leaves_it_again(emptied, fake):
+    async def test(coordinator, scheduler, record):
+        for index in range(2):
+            await coordinator.homes.move_executor(MoveExecutor("job", "op0", index, "c"))
+        scheduler.held["c", MoveHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, "b")))
+        await fake.settle()
+        assert record.homes.moving.begun
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=60)))
+        await fake.settle()
+        assert not retiring.done()
+        scheduler.held["c", MoveHome].set()
+        await moving
+        await retiring
+        assert record.homes.at(1) == []
+
+    emptied(test)
+
+
+def test_worker_that_is_to_leave_since_it_was_prepared_becomes_no_home(emptied, fake):
+    async def test(coordinator, scheduler, record):
+        scheduler.held["c", PrepareHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, "c")))
+        await fake.settle()
+        coordinator.workers.retiring.add("c")
+        scheduler.held["c", PrepareHome].set()
+        with pytest.raises(MoveRefused, match="worker c is to leave: it becomes no home"):
+            await moving
+        assert scheduler.asked(MoveHome) == []
+        assert len(scheduler.asked(CancelHome)) == 1
 
     emptied(test)

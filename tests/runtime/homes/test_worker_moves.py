@@ -421,3 +421,43 @@ def test_waits_of_a_departure_end_as_aborted(old):
         departure.wait_for_fences()
     with pytest.raises(Aborted):
         departure.answer(Future())
+
+
+def test_executor_that_leaves_and_returns_while_its_release_ends_is_awaited(old, new, wait_for):
+    call = call_of(old, new, wait_for)
+    new.arrivals.prepare(FIRST, {"op": BEFORE})
+    started = []
+    new.threads.start = lambda name, run: started.append((name, run))
+    new.arrivals.install(call)
+    returns = []
+
+    def come_back():
+        del new.homes[FIRST]
+        new.arrivals.prepare(FIRST, {"op": BEFORE})
+
+    class Arrivals(dict):
+        """Lets the executor come back behind what the release looks up, unless that excludes it."""
+
+        def get(self, key, default=None):
+            found = super().get(key, default)
+            if new.arrivals._lock.acquire(blocking=False):
+                new.arrivals._lock.release()
+                come_back()
+            else:
+                returns.append(come_back)
+            return found
+
+    new.exchange.arrivals = Arrivals(new.exchange.arrivals)
+    [release] = [run for name, run in started if name == "op[0]-arrival"]
+    release()
+    for run in returns:
+        run()
+    assert FIRST in new.exchange.arrivals
+
+
+def test_move_that_begins_when_the_job_has_just_ended_ends(old):
+    old.threads.end()
+    old.moves.abort()
+    with pytest.raises(UnknownJob, match=r"job 'job' ended while op\[0\] moved"):
+        old.moves.begin(FIRST, AFTER).result(0)
+    assert old.node.sent == []

@@ -192,6 +192,9 @@ class HomeMoves:
         # From here to the call of the old home nothing else runs on the event loop.
         if record.nodes[moving.target] != target or target in record.expelling or target not in self.workers:
             raise NodeLost(f"worker {target} was lost before {moving.executor} moved there: it stays where it is")
+        if target in self.workers.retiring:
+            await self._cancel(record, target, cancel)
+            raise MoveRefused(f"worker {target} is to leave: it becomes no home. Choose another one.")
 
     async def _cancel(self, record: JobRecord, target: str, call: CancelHome) -> None:
         try:

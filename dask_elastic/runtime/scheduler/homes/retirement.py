@@ -56,8 +56,8 @@ class Retirement:
         Raises
         ------
         PlanningError
-            If a worker is not registered, or hosts what does not move; nothing is changed then. If it is to stay after
-            all.
+            If a worker is not registered, or hosts what does not move; nothing is changed then. Also if it is to stay
+            after all.
         TimeoutError
             If executors are still at home or have tasks there after the timeout. The workers get no new ones.
         ElasticError, Relayed
@@ -104,27 +104,27 @@ class Retirement:
             )
 
     def _require_leaving(self, workers: Iterable[str]) -> None:
-        """Raise if another call has let a worker stay meanwhile; one that was lost has left."""
-        stay = [address for address in workers if address in self.workers and address not in self.workers.retiring]
-        if stay:
-            raise PlanningError(f"worker {stay[0]} is to stay: it was needed again while it was emptied")
+        """Raise if a worker is to stay after all."""
+        kept = [address for address in workers if address in self.workers and address not in self.workers.retiring]
+        if kept:
+            raise PlanningError(f"worker {kept[0]} stays: it is needed again. Call retire again if it is to leave.")
 
     # homes
 
     async def _move_homes(self, record: JobRecord, workers: tuple[str, ...], deadline: float) -> None:
         """Move all executors of a job that are at home on workers, one by one."""
         failures = 0
-        while record.live and (left := executors_at(record, workers)):
+        while record.live:
+            # One may be on its way there.
+            await record.homes.still()
+            if not (left := executors_at(record, workers)):
+                return
+            self._require_leaving(workers)
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"{', '.join(map(str, left))} of job {record.name!r} are still at home on workers that are to "
                     "leave. These get no more cores: call retire again to go on."
                 )
-            await record.homes.still()
-            self._require_leaving(workers)
-            if left[0] not in executors_at(record, workers):
-                # Another call has moved it.
-                continue
             lost = record.nodes[record.homes.node(*left[0])] not in self.workers
             if lost or hindrance(record) is not None:
                 # The job ends soon, or restarts on the workers that stay, as after the loss of one.
@@ -143,6 +143,10 @@ class Retirement:
 
     async def _move_home(self, record: JobRecord, executor: ExecutorId) -> None:
         home = record.homes.node(*executor)
+        if executor not in executors_at(record, self.workers.retiring):
+            # The worker is lost, and the job restarts soon.
+            await record.ended(RETRY_SECONDS)
+            return
         chosen = self._new_home(record, executor)
         await self.moves.move(record, executor, chosen, f"Worker {record.nodes[home]} is to leave.")
 

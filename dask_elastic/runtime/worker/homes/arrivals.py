@@ -135,5 +135,7 @@ class Arrivals:
         for act in arrival.released():
             act(home)
         arrivals = self._part.exchange.arrivals
-        if arrivals.get(home.identity) is arrival:
-            del arrivals[home.identity]
+        # It may have left, and be about to come back.
+        with self._lock:
+            if arrivals.get(home.identity) is arrival:
+                del arrivals[home.identity]

@@ -97,6 +97,10 @@ class HomeMoves:
             If it is not at home here, has finished, or a home is moving already; or if the new home is not connected.
         """
         departure = self._registered(executor, table)
+        if self._part.threads.ended:
+            # What ends the waits may have come before.
+            self.abort()
+            return departure.result
         try:
             for node in sorted(self._nodes(departure)):
                 self._send_switch(node, departure, table)
