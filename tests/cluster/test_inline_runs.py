@@ -11,7 +11,8 @@ import pytest
 from distributed import Client
 
 import dask_elastic as de
-from dask_elastic.runtime.worker import job_part, sink_thread
+from dask_elastic.runtime.worker import sink_thread
+from dask_elastic.runtime.worker.homes import executor_factory
 
 BATCHES = 60
 SCHEMA = pa.schema({"key": pa.int64()})
@@ -20,8 +21,8 @@ SCHEMA = pa.schema({"key": pa.int64()})
 @pytest.fixture
 def always_short(monkeypatch):
     """Let every batch count as short, however slow this machine is now."""
-    limits = functools.partial(job_part.ExecutorLimits, inline_time=math.inf, hurried_time=math.inf)
-    monkeypatch.setattr(job_part, "ExecutorLimits", limits)
+    limits = functools.partial(executor_factory.ExecutorLimits, inline_time=math.inf, hurried_time=math.inf)
+    monkeypatch.setattr(executor_factory, "ExecutorLimits", limits)
     monkeypatch.setattr(sink_thread, "INLINE_SECONDS", math.inf)
 
 
