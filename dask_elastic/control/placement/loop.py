@@ -8,6 +8,7 @@ Method
     loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once.
 Not done
     Carrying the moves out, and weighing one job's gain against another's: each job is planned with the others fixed.
+    Choosing another strategy where it costs less: each move says what the others would cost.
 
 Notes
 -----
@@ -25,8 +26,10 @@ import numpy as np
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.control.placement.decision import PlacementDecision
-from dask_elastic.control.placement.executors import PlacedExecutors, home_moves, placed_executors
+from dask_elastic.control.placement.executors import PlacedExecutors, placed_executors
+from dask_elastic.control.placement.home_moves import home_moves
 from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, served_rates
+from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.planners import Consecutive, planner_of_job
 from dask_elastic.control.placement.scaling import ReportedScaling
 from dask_elastic.control.placement.settings import PlacementSettings
@@ -39,6 +42,9 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
+
+KEPT_COUNTS = 1_000
+"""Numbers of nodes from which the transition matrix of MTM is made."""
 
 
 @dataclass(eq=False)
@@ -68,7 +74,9 @@ class PlacementLoop:
     Attributes
     ----------
     node_counts : list of int
-        The numbers of nodes that stayed in earlier periods, oldest first.
+        The numbers of nodes that stayed in earlier periods, oldest first; those of the newest `KEPT_COUNTS`.
+    rates : MoveRates or None
+        Those from which pauses are predicted; by default those of the settings.
 
     Examples
     --------
@@ -87,6 +95,7 @@ class PlacementLoop:
         self.settings = settings or PlacementSettings()
         self.placement = placement
         self.node_counts: list[int] = []
+        self.rates: MoveRates | None = None
         self._speeds = NodeSpeeds()
         self._jobs: dict[JobKey, _Memory] = {}
         self._period: list[Snapshot] = []
@@ -104,8 +113,7 @@ class PlacementLoop:
         tuple of PlacementDecision
             One for each job that is placed by a planner; none between two periods.
         """
-        self._period.append(snapshot)
-        self._note_homes(snapshot)
+        self.observe(snapshot)
         if snapshot.now - self._period[0].now < self.settings.period:
             return ()
         return self._decisions(snapshot)
@@ -123,15 +131,26 @@ class PlacementLoop:
         tuple of PlacementDecision
             One for each job that is placed by a planner.
         """
+        self.observe(snapshot)
+        return self._decisions(snapshot)
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take a snapshot without deciding.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The newest one.
+        """
         self._period.append(snapshot)
         self._note_homes(snapshot)
-        return self._decisions(snapshot)
 
     def _decisions(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
         loads = mean_loads(self._period)
         self._period = []
         self._speeds.observe(served_rates(snapshot))
         self.node_counts.append(sum(node.cores > 0 and not node.retiring for node in snapshot.nodes))
+        del self.node_counts[:-KEPT_COUNTS]
         self._jobs = {key: memory for key, memory in self._jobs.items() if key in loads}
         found = []
         for job in snapshot.jobs:
@@ -176,7 +195,7 @@ class PlacementLoop:
             memory.worthwhile = 0
             return PlacementDecision(*head, (), f"no plan: {error}")
         problem = placed.problem
-        moves = home_moves(placed, placement, self.settings)
+        moves = home_moves(placed, placement, self.settings, self.rates)
         now, then = _quality(problem, problem.current), _quality(problem, placement.bin)
         leaving = {placed.nodes[bin] for bin in np.flatnonzero(problem.draining).tolist()}
         urgent = tuple(move for move in moves if move.source in leaving)
@@ -188,7 +207,7 @@ class PlacementLoop:
             gains, urgent = bool(moves), moves if urgent else ()
         memory.worthwhile = memory.worthwhile + 1 if moves and gains else 0
         made = moves if memory.worthwhile >= self.settings.patience else urgent
-        deferred = tuple(move for move in moves if move not in made)
+        deferred = () if made is moves else tuple(move for move in moves if move.source not in leaving)
         held_bins = set(problem.current[: len(placed.executors)].tolist())
         return PlacementDecision(
             *head,
