@@ -11,7 +11,7 @@ Not done
 
 Notes
 -----
-Elasticutor, sections 3.3 and 4.2: an executor with tasks on other nodes keeps its home, but their rows cross the network.
+Elasticutor, sections 3.3 and 4.2: an executor with tasks on other nodes keeps its home; their rows cross the network.
 State migration, section 3: rows wait while state moves. The model of a node is processor sharing, M/G/1-PS.
 """
 

@@ -38,6 +38,11 @@ class Retirement:
         Announces that jobs survive the loss of the workers.
     moves : HomeMoves
         Moves homes.
+
+    Attributes
+    ----------
+    active : int
+        Calls that empty workers at this moment.
     """
 
     def __init__(self, membership: Membership, moves: HomeMoves):
@@ -45,6 +50,7 @@ class Retirement:
         self.moves = moves
         self.cores = moves.cores
         self.workers, self.jobs, self.calls = moves.workers, moves.jobs, moves.calls
+        self.active = 0
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -68,6 +74,14 @@ class Retirement:
             self._check_can_leave(address, workers)
         self.workers.retiring.update(workers)
         deadline = math.inf if call.timeout is None else time.monotonic() + call.timeout
+        self.active += 1
+        try:
+            await self._empty(workers, deadline)
+        finally:
+            self.active -= 1
+
+    async def _empty(self, workers: tuple[str, ...], deadline: float) -> None:
+        """Return when workers have neither homes nor cores nor tasks of any job."""
         for record in self.jobs.running:
             await record.started()
             await self._move_homes(record, workers, deadline)
