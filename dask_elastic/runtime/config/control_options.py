@@ -11,6 +11,7 @@ from dask_elastic.runtime.config.parsing import Amount, Count, Duration, Option,
 from dask_elastic.vocab.errors import PlanningError, SubmitError
 
 PERIOD = Option("period", Duration(), key="control-period")
+RETIRE_TIMEOUT = Option("retire_timeout", Duration(positive=False))
 SETTINGS = (
     Option("cooldown", Duration(positive=False), key="control-cooldown"),
     Option("release_after", Duration(positive=False), key="control-release-after"),
@@ -45,11 +46,14 @@ class ControlOptions:
         The settings of the loop of cores.
     placement : PlacementSettings
         The settings of the loop of homes, with its period.
+    retire_timeout : float
+        Seconds within which jobs must have left workers that Dask retires.
     """
 
     period: float = 1.0
     settings: ControlSettings = field(default_factory=ControlSettings)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
+    retire_timeout: float = 60.0
 
 
 def control_options() -> ControlOptions:
@@ -69,7 +73,9 @@ def control_options() -> ControlOptions:
     settings: dict[str, Any] = {name: float(value) for name, value in configured(SETTINGS).items()}
     placement: dict[str, Any] = dict(configured(PLACEMENT))
     try:
-        return ControlOptions(period, ControlSettings(**settings), PlacementSettings(**placement))
+        return ControlOptions(
+            period, ControlSettings(**settings), PlacementSettings(**placement), RETIRE_TIMEOUT.configured()
+        )
     except PlanningError as error:
         raise SubmitError(
             f"the scheduler's configuration under elastic.control-... or elastic.placement-... is wrong: {error}"

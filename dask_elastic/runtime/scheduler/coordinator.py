@@ -98,7 +98,7 @@ class Coordinator:
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)
-        self.retirement = Retirement(self.membership, self.homes)
+        self.retirement = Retirement(self.membership, self.homes, control.retire_timeout)
         self.placement = PlacementDriver(self.homes, self.retirement, self.controller)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)

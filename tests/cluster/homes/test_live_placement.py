@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -109,15 +110,23 @@ def pair():
         yield client
 
 
+@contextlib.contextmanager
 def crowded(client, placement, wait_until, **options):
-    """Return a job whose executors are all at home on one worker, and the other one, which is free from now on."""
+    """Run a job with state whose executors are all at home on one worker; yields it, its load, and the free worker."""
     wait_until(lambda: len(client.nthreads()) == 2, "both workers run")
     left, stays = sorted(client.nthreads())
     de.retire(left, client, timeout="100s")
     job = de.submit(topology(f"live-{placement}"), client, placement=placement, latency_target=None, **options)
-    assert set(job.assignment()["home"]) == {stays}
-    keep(client, left)
-    return job, left
+
+    def state_bytes():
+        [found] = job.snapshots(1)[-1:] or [None]
+        return [] if found is None else [one.state_bytes for run in found.jobs for one in run.executors]
+
+    with Load(job) as load:
+        wait_until(lambda: state_bytes() and all(state_bytes()), "all executors have state")
+        assert set(job.assignment()["home"]) == {stays}
+        keep(client, left)
+        yield job, load, left
 
 
 @pytest.mark.parametrize("placement", PLANNERS)
@@ -125,14 +134,14 @@ def test_planner_moves_homes_of_running_job_and_state_is_exact(pair, wait_until,
     if placement in ("albic", "cola", "milp"):
         pytest.importorskip("highspy")
         pytest.importorskip("pymetis")
-    job, free = crowded(pair, placement, wait_until)
-    with Load(job) as load:
+    with crowded(pair, placement, wait_until) as (job, load, free):
         wait_until(lambda: moves(job), "a home has moved")
         [first, *_] = moves(job)
         assert first["target"] == free
+        assert first["moved_bytes"] > 0
         assert first["forecast"]["placement"] == placement
-        assert [cost["strategy"] for cost in first["forecast"]["costs"]] == ["none", "labelled", "home"]
         assert first["forecast"]["moved_bytes"] > 0
+        assert [cost["strategy"] for cost in first["forecast"]["costs"]] == ["none", "labelled", "home"]
         sent = len(load.sent)
         wait_until(lambda: len(load.sent) > sent, "rows arrive at the new home")
     job.end_of_input()
@@ -150,10 +159,8 @@ def test_worker_that_is_killed_while_planner_moves_homes_loses_no_row(wait_until
         Client(cluster, set_as_default=False) as client,
     ):
         options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_interval": "300ms", "restart_attempts": 100}
-        job, free = crowded(client, placement, wait_until, **options)
-        process = client.run(os.getpid)[free]
-        with Load(job) as load:
-            wait_until(lambda: job.checkpoints() is not None, "a checkpoint")
+        with crowded(client, placement, wait_until, **options) as (job, load, free):
+            process = client.run(os.getpid)[free]
             wait_until(lambda: moves(job), "a home has moved")
             os.kill(process, signal.SIGKILL)
             wait_until(lambda: free not in client.nthreads(), "the scheduler sees the loss")

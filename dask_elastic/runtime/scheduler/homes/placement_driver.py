@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
-PLANNING_SHARE = 0.01
+PLANNING_SHARE = 0.05
 """Share of a processor that planning may take: a planner that needs long for a large cluster decides less often."""
 
 
