@@ -72,10 +72,9 @@ class DaskRetirement:
         if not self.coordinator.running:
             return await self._own(workers=workers, names=names, stimulus_id=stimulus_id, **options)
         if workers is None and names is None:
-            own = {name: options.pop(name) for name in ("close_workers", "remove") if name in options}
+            own: dict[str, Any] = {name: options.pop(name) for name in ("close_workers", "remove") if name in options}
             workers, options = self.scheduler.workers_to_close(**options), own
-        wanted = list(names if workers is None else workers)
-        addresses = self._addresses(wanted)
+        addresses = self._addresses([*(workers or ()), *(names or ())])
         kept = await self.coordinator.retirement.vacate(addresses)
         if kept and not (stimulus_id or "").startswith(CLOSES_ITSELF):
             for address, reason in kept.items():

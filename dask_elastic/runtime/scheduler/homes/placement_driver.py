@@ -126,8 +126,9 @@ class PlacementDriver:
 
     def _wait(self) -> float:
         """Return the seconds until the next decision: longer if the last ones took long."""
-        # One decision may have taken long because it imported a solver.
-        return max(self.settings.period, min(self._spent, default=0.0) / PLANNING_SHARE)
+        # One decision may have taken long because it imported a solver, as the first one does.
+        spent = min(self._spent) if len(self._spent) == self._spent.maxlen else 0.0
+        return max(self.settings.period, spent / PLANNING_SHARE)
 
     async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
         try:
