@@ -250,7 +250,7 @@ def _free_slots(snapshot: Snapshot) -> list[int]:
 
 
 def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
-    places = {group.name: at for at, group in enumerate(groups)}
+    places: dict[tuple[str, int], int] = {group.name: at for at, group in enumerate(groups)}
     rows: list[int] = []
     rates: list[float] = []
     counts = []

@@ -5,7 +5,8 @@ Goal
 Method
     Snapshots are collected for one period. Their mean loads and traffic make a placement problem, which the job's
     planner solves within a budget of moves and bytes; scaling, balance and collocation are decided together, by ALBIC's
-    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once.
+    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once. While
+    hardly anything changes after a plan without gain, no other is made for some periods.
 Not done
     Carrying the moves out, and weighing one job's gain against another's: each job is planned with the others fixed.
     Choosing another strategy where it costs less: each move says what the others would cost.
@@ -27,6 +28,7 @@ from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.control.placement.decision import PlacementDecision
 from dask_elastic.control.placement.executors import PlacedExecutors, placed_executors
+from dask_elastic.control.placement.fruitless_plan import FruitlessPlan
 from dask_elastic.control.placement.home_moves import home_moves
 from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, served_rates
 from dask_elastic.control.placement.move_rates import MoveRates
@@ -47,6 +49,9 @@ KEPT_COUNTS = 1_000
 """Numbers of nodes from which the transition matrix of MTM is made."""
 
 
+_UNCHANGED = "hardly anything has changed since a plan that gained too little, so homes stay."
+
+
 @dataclass(eq=False)
 class _Memory:
     """What the loop remembers of one job."""
@@ -58,6 +63,7 @@ class _Memory:
     homes: dict[ExecutorId, str] = field(default_factory=dict)
     moved_at: dict[ExecutorId, float] = field(default_factory=dict)
     worthwhile: int = 0
+    fruitless: FruitlessPlan | None = None
 
 
 class PlacementLoop:
@@ -190,7 +196,9 @@ class PlacementLoop:
             placed = placed_executors(
                 snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held
             )
-            placed, placement, scaling = self._planned(memory, placed)
+            seen = placed.problem
+            skips = self._skips(memory, seen)
+            placed, placement, scaling = self._skipped(memory, placed) if skips else self._planned(memory, placed)
         except PlanningError as error:
             memory.worthwhile = 0
             return PlacementDecision(*head, (), f"no plan: {error}")
@@ -206,13 +214,17 @@ class PlacementLoop:
             # They move only what they must, and a part of a plan would leave executors that are not consecutive.
             gains, urgent = bool(moves), moves if urgent else ()
         memory.worthwhile = memory.worthwhile + 1 if moves and gains else 0
+        if gains or urgent:
+            memory.fruitless = None
+        elif not skips:
+            memory.fruitless = FruitlessPlan.of(seen, *now)
         made = moves if memory.worthwhile >= self.settings.patience else urgent
         deferred = () if made is moves else tuple(move for move in moves if move.source not in leaving)
         held_bins = set(problem.current[: len(placed.executors)].tolist())
         return PlacementDecision(
             *head,
             () if job.dry_run else made,
-            _reason(made, deferred, gains, self.settings, job.dry_run),
+            _UNCHANGED if skips else _reason(made, deferred, gains, self.settings, job.dry_run),
             deferred=moves if job.dry_run else deferred,
             bottleneck=placed.bottleneck,
             distance=now[0],
@@ -227,6 +239,23 @@ class PlacementLoop:
                 if problem.draining[bin] and bin not in held_bins
             ),
         )
+
+    def _skips(self, memory: _Memory, problem: PlacementProblem) -> bool:
+        """Return whether another plan would gain as little as the last one."""
+        last = memory.fruitless
+        # Where nodes are marked for removal here, their removal takes several plans.
+        if last is None or memory.reported is None:
+            return False
+        return last.covers(problem, *_quality(problem, problem.current), self.settings.least_gain)
+
+    def _skipped(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
+        """Return the homes as they are, and the nodes to add and remove."""
+        assert memory.fruitless is not None, "a plan was fruitless"
+        assert memory.reported is not None, "nodes are not removed here"
+        memory.fruitless = memory.fruitless.later()
+        stay = placed.problem.placement(placed.problem.current)
+        memory.reported.decide(placed.problem, stay, np.zeros(placed.problem.bins, dtype=np.bool_), Scaling())
+        return placed, stay, memory.reported.wanted
 
     def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
         """Return the problem with the nodes that are to be emptied, its solution, and the nodes to add and remove."""

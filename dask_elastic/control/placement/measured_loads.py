@@ -12,7 +12,7 @@ from dask_elastic.meters.node_speeds import ServedRate
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, Snapshot
 
-LOAD_READINGS, TRAFFIC_READINGS = 15_000, 9_000
+LOAD_READINGS, TRAFFIC_READINGS = 9_000, 4_500
 """Measurements of single executors that are read in a period: in large clusters, fewer snapshots are read."""
 
 TRAFFIC_SAMPLES = 3
@@ -33,8 +33,8 @@ class ExecutorLoad:
         Bytes per second of its inputs and outputs.
     state_bytes : float
         Bytes of state, those in files included.
-    traffic : dict of ExecutorId to float
-        Bytes per second from upstream instances.
+    traffic : dict of (str, int) to float
+        Bytes per second from upstream instances, by component and number.
     snapshots, samples : int
         Number of snapshots that the loads, and that the traffic are from.
     """
@@ -43,7 +43,7 @@ class ExecutorLoad:
     memory: float = 0.0
     network: float = 0.0
     state_bytes: float = 0.0
-    traffic: dict[ExecutorId, float] = field(default_factory=dict)
+    traffic: dict[tuple[str, int], float] = field(default_factory=dict)
     snapshots: int = 0
     samples: int = 0
 
@@ -118,11 +118,10 @@ def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
 def _add_traffic(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
     load.samples += 1
     if not load.traffic:
-        load.traffic = {ExecutorId(component, index): rate for component, index, rate in executor.traffic}
+        load.traffic = {(component, index): rate for component, index, rate in executor.traffic}
         return
     for component, index, rate in executor.traffic:
-        origin = ExecutorId(component, index)
-        load.traffic[origin] = load.traffic.get(origin, 0.0) + rate
+        load.traffic[component, index] = load.traffic.get((component, index), 0.0) + rate
 
 
 def served_rates(snapshot: Snapshot) -> list[ServedRate]:
