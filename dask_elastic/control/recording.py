@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange
+from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, HomeForecast, StrategyCost
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
@@ -161,7 +161,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "wanted": [[*_names(executor), int(count)] for executor, count in decision.wanted.items()],
         "changes": [_change_to_dict(change) for change in decision.changes],
         "bound": list(decision.bound),
-        "homes": [_plain(change) | {"executor": _names(change.executor)} for change in decision.homes],
+        "homes": [home_to_dict(change) | {"executor": _names(change.executor)} for change in decision.homes],
     }
 
 
@@ -184,11 +184,25 @@ def decision_from_dict(value: Mapping[str, Any]) -> Decision:
             "wanted": {ExecutorId(name, index): count for name, index, count in value["wanted"]},
             "changes": tuple(map(_change_from_dict, value["changes"])),
             "bound": tuple(value["bound"]),
-            "homes": tuple(
-                HomeChange(**{**change, "executor": _identity(change["executor"])}) for change in value.get("homes", ())
-            ),
+            "homes": tuple(map(_home_from_dict, value.get("homes", ()))),
         }
     )
+
+
+def home_to_dict(change: HomeChange) -> dict[str, Any]:
+    """Return the move of a home as plain values, except for the executor."""
+    forecast = None if change.forecast is None else asdict(change.forecast)
+    if forecast is not None:
+        forecast["costs"] = list(forecast["costs"])
+    return _plain(change) | {"forecast": forecast}
+
+
+def _home_from_dict(value: Mapping[str, Any]) -> HomeChange:
+    forecast = value.get("forecast")
+    if forecast is not None:
+        costs = tuple(StrategyCost(**cost) for cost in forecast["costs"])
+        forecast = HomeForecast(**{**forecast, "costs": costs})
+    return HomeChange(**{**value, "executor": _identity(value["executor"]), "forecast": forecast})
 
 
 def _plain(record: Any) -> dict[str, Any]:

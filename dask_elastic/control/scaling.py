@@ -248,6 +248,9 @@ def _peak(problem: PlacementProblem, bin: Ints) -> float:
 
 def _hot(problem: PlacementProblem, bin: Ints, saved: float) -> bool:
     """Return whether a node with several groups stays above its capacity after balancing."""
+    if saved <= 1 and not problem.draining.any() and (problem.totals(bin) <= problem.capacities).all():
+        # Balancing takes no node above its capacity.
+        return False
     balanced = _balanced(problem, bin)
     shares = (problem.totals(balanced) / problem.capacities).max(axis=1) * saved
     loaded = problem.loads.any(axis=1)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 SLOWEST, FASTEST = 0.25, 4.0
 """Bounds of a speed: what lies beyond is the cost of other keys, not the node."""
@@ -89,23 +92,31 @@ class NodeSpeeds:
         dict of str to float
             By address, from `SLOWEST` to `FASTEST`. The speed of any other node is taken as 1.
         """
-        means = {key: total / weight for key, (weight, total) in self._known.items()}
-        weights = {key: weight for key, (weight, _) in self._known.items()}
-        node_logs: dict[Hashable, float] = dict.fromkeys((node for _, node in sorted(means, key=str)), 0.0)
+        if not self._known:
+            return {}
+        keys = sorted(self._known, key=str)
+        weights, totals = np.array([self._known[key] for key in keys]).T
+        means = totals / weights
+        nodes, node = _numbered([key[1] for key in keys])
+        operators, operator = _numbered([key[0] for key in keys])
+        node_logs = np.zeros(len(nodes))
         for _ in range(_ROUNDS):
-            bases = _fitted({key: means[key] - node_logs[key[1]] for key in means}, weights, 0, 0.0)
-            node_logs = _fitted({key: means[key] - bases[key[0]] for key in means}, weights, 1, self.doubt)
-            shift = sum(node_logs.values()) / max(len(node_logs), 1)
-            node_logs = {node: value - shift for node, value in node_logs.items()}
-        return {str(node): min(max(math.exp(value), SLOWEST), FASTEST) for node, value in node_logs.items()}
+            bases = _fitted(means - node_logs[node], weights, operator, len(operators), 0.0)
+            node_logs = _fitted(means - bases[operator], weights, node, len(nodes), self.doubt)
+            node_logs -= node_logs.mean()
+        speeds = np.clip(np.exp(node_logs), SLOWEST, FASTEST)
+        return dict(zip(nodes, speeds.tolist(), strict=True))
+
+
+def _numbered(names: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the different names, and the number of each one among them."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [*numbers], np.array([numbers[name] for name in names], dtype=np.int64)
 
 
 def _fitted(
-    left: Mapping[tuple[Hashable, str], float], weights: Mapping[tuple[Hashable, str], float], part: int, doubt: float
-) -> dict[Hashable, float]:
-    """Return the weighted means by one part of the keys, drawn to 0 by a weight of doubt."""
-    sums: dict[Hashable, tuple[float, float]] = {}
-    for key, value in left.items():
-        weight, total = sums.get(key[part], (doubt, 0.0))
-        sums[key[part]] = weight + weights[key], total + weights[key] * value
-    return {key: total / weight for key, (weight, total) in sums.items()}
+    left: NDArray[np.float64], weights: NDArray[np.float64], part: NDArray[np.int64], parts: int, doubt: float
+) -> NDArray[np.float64]:
+    """Return the weighted mean of each part, drawn to 0 by a weight of doubt."""
+    fitted: NDArray[np.float64] = np.bincount(part, weights * left, parts) / (np.bincount(part, weights, parts) + doubt)
+    return fitted

@@ -35,6 +35,35 @@ class CoreChange:
 
 
 @dataclass(frozen=True)
+class StrategyCost:
+    """What a move of the home of one executor costs, or what is done instead of it.
+
+    Parameters
+    ----------
+    strategy : {"none", "labelled", "home"}
+        Nothing moves; shards move to tasks on the other node, and the home stays; or the home moves.
+    delay : float
+        Seconds by which a row of the executor is late on the average, from waiting for its turn, for the network and
+        for the move, while a placement lasts.
+    moved_bytes : float
+        Bytes of state that move, once.
+    pause : float
+        Seconds for which rows wait: those of the executor if its home moves, of one shard if shards move.
+    traffic : float
+        Bytes per second between nodes that another strategy would save.
+    allowed : bool
+        Whether it can be chosen: there are slots for the tasks, and a retiring node is emptied.
+    """
+
+    strategy: str
+    delay: float
+    moved_bytes: float
+    pause: float
+    traffic: float
+    allowed: bool = True
+
+
+@dataclass(frozen=True)
 class HomeMove:
     """A move of the home of one executor to another node, with what it is expected to cost and to gain.
 
@@ -56,6 +85,8 @@ class HomeMove:
         The decrease of the load distance, as a share of the mean load of a node; negative where balance gets worse.
     traffic : float
         Bytes per second that no longer pass between nodes; negative where more of them do.
+    costs : tuple of StrategyCost
+        What the move costs, and what other strategies would.
     """
 
     job: str
@@ -67,11 +98,40 @@ class HomeMove:
     pause: float
     gain: float
     traffic: float
+    costs: tuple[StrategyCost, ...] = ()
+
+
+@dataclass(frozen=True)
+class HomeForecast:
+    """Why a planner moves the home of one executor, and what it expects.
+
+    Parameters
+    ----------
+    placement : str
+        The placement that decided.
+    moved_bytes : float
+        Bytes of state that are expected to move.
+    pause : float
+        Seconds for which rows of the executor are expected to wait.
+    gain : float
+        The decrease of the load distance, as a share of the mean load of a node.
+    traffic : float
+        Bytes per second that no longer pass between nodes; negative where more of them do.
+    costs : tuple of StrategyCost
+        What the move costs, and what other strategies would.
+    """
+
+    placement: str
+    moved_bytes: float
+    pause: float
+    gain: float
+    traffic: float
+    costs: tuple[StrategyCost, ...] = ()
 
 
 @dataclass(frozen=True)
 class HomeChange:
-    """A move of the home of one executor that was carried out.
+    """A move of the home of one executor.
 
     Parameters
     ----------
@@ -80,9 +140,11 @@ class HomeChange:
     source, target : str
         The addresses of the workers.
     moved_bytes : float
-        Bytes of state that were sent.
+        Bytes of state that were sent; those expected if the move was not carried out.
     pause : float
-        Seconds for which rows of the executor waited.
+        Seconds for which rows of the executor waited; those expected if the move was not carried out.
+    forecast : HomeForecast or None
+        What the planner expected; None if no planner asked for the move.
     """
 
     executor: ExecutorId
@@ -90,6 +152,7 @@ class HomeChange:
     target: str
     moved_bytes: float
     pause: float
+    forecast: HomeForecast | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +196,7 @@ class Decision:
     seconds : float
         The duration of the decision, in seconds.
     homes : tuple of HomeChange
-        The homes that have moved, because of a command.
+        The homes that have moved; if the decision is not applied, those that would move.
     """
 
     number: int

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from dask_elastic.dashboard.display import Display
     from dask_elastic.runtime.scheduler.coordinator import Coordinator
+    from dask_elastic_plugins.retirement import DaskRetirement
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -39,6 +40,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
         self.coordinator: Coordinator | None = None
         self._holding: PeriodicCallback | None = None
         self._display: Display | None = None
+        self._retirement: DaskRetirement | None = None
 
     async def start(self, scheduler: Scheduler) -> None:
         """Start the coordinator, register its handlers with the scheduler, and open the display."""
@@ -46,10 +48,13 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             from dask_elastic.dashboard.display import Display
             from dask_elastic.runtime.scheduler.coordinator import Coordinator, hold
             from dask_elastic_plugins.cluster_view import cluster_view
+            from dask_elastic_plugins.retirement import DaskRetirement
 
             coordinator = Coordinator(scheduler)
             scheduler.handlers.update(coordinator.handlers())
             scheduler.handlers["elastic_uninstall"] = self.uninstall
+            self._retirement = DaskRetirement(scheduler, coordinator)
+            self._retirement.install()
             self._holding = PeriodicCallback(hold(scheduler, coordinator), HOLD_MILLISECONDS)
             self._holding.start()
             scheduler.task_metadata[HOSTED] = __version__
@@ -64,6 +69,8 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
         if self.coordinator is None:
             return
         coordinator, self.coordinator = self.coordinator, None
+        if self._retirement is not None:
+            self._retirement.uninstall()
         if self._display is not None:
             self._display.close()
         await coordinator.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from dask_elastic.control.cluster.likely_need import LikelyNeed
 from dask_elastic.vocab.errors import PlanningError
 
 ROOM = 0.1
@@ -27,7 +28,9 @@ class ClusterSize:
     Notes
     -----
     The cluster shrinks to the largest number of workers that was needed within the cooldown, so that a load that comes
-    and goes does not change it. All decisions depend on the times that `workers` gets alone.
+    and goes does not change it. It shrinks less if more workers are likely to be needed within the next cooldown, see
+    `LikelyNeed`: a worker that is emptied and started again moves its state twice. All decisions depend on the times
+    that `workers` gets alone.
 
     Examples
     --------
@@ -44,6 +47,7 @@ class ClusterSize:
         self.cooldown = cooldown
         self._needs: deque[tuple[float, int]] = deque()
         self._since: float | None = None
+        self._likely = LikelyNeed(cooldown)
 
     def workers(self, now: float, slots: float, per_worker: int, present: int) -> int:
         """Return the number of workers that the cluster should have.
@@ -71,10 +75,12 @@ class ClusterSize:
         while self._needs[0][0] < now - self.cooldown:
             self._needs.popleft()
         more = _workers(slots, per_worker)
+        self._likely.observe(now, fewer)
         if more >= present:
             return more
         known = now - self._since >= self.cooldown
-        return min(present, max(needed for _, needed in self._needs)) if known else present
+        enough = max(needed for _, needed in self._needs)
+        return min(present, max(enough, self._likely.after(enough))) if known else present
 
 
 def _workers(slots: float, per_worker: int) -> int:

@@ -17,6 +17,7 @@ from dask_elastic.control.explanation.job_explanation import ExecutorExplanation
 from dask_elastic.control.explanation.planned_decision import PlannedChange, PlannedDecision
 from dask_elastic.control.explanation.planned_homes import planned_homes
 from dask_elastic.control.loop import ControlLoop
+from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.reason import RESOLVED, duration
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.errors import PlanningError, UnknownOperator
@@ -59,6 +60,8 @@ class Evidence:
         The settings of the loop.
     decisions : sequence of mapping
         The last decisions about the job, oldest first, as `Job.decisions` has them.
+    placement : PlacementSettings, optional
+        The settings of the placement loop; the defaults if not given.
 
     Raises
     ------
@@ -90,6 +93,7 @@ class Evidence:
     current: Snapshot
     settings: ControlSettings
     decisions: Sequence[Mapping[str, Any]] = field(default=())
+    placement: PlacementSettings | None = None
 
     def __post_init__(self) -> None:
         if self.job not in {job.name for job in self.current.jobs}:
@@ -163,7 +167,7 @@ class Evidence:
             reason=_reason(preview),
             feasible=preview.outlook.feasible,
             starved=preview.outlook.starved,
-            homes=planned_homes(job, self.snapshots, self.current),
+            homes=planned_homes(job, self.snapshots, self.current, self.placement),
         )
 
     @cached_property

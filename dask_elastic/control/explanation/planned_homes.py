@@ -14,6 +14,7 @@ from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 if TYPE_CHECKING:
     from dask_elastic.control.placement.decision import PlacementDecision
+    from dask_elastic.control.placement.settings import PlacementSettings
     from dask_elastic.vocab.plan import HomeMove
 
 
@@ -127,7 +128,9 @@ class PlannedHomes:
         return "\n".join([*lines, *(f"  {move}" for move in self.moves)])
 
 
-def planned_homes(job: JobSnapshot, snapshots: Sequence[Snapshot], current: Snapshot) -> PlannedHomes | None:
+def planned_homes(
+    job: JobSnapshot, snapshots: Sequence[Snapshot], current: Snapshot, settings: PlacementSettings | None = None
+) -> PlannedHomes | None:
     """Return what the placement loop would decide now about a job.
 
     Parameters
@@ -138,6 +141,8 @@ def planned_homes(job: JobSnapshot, snapshots: Sequence[Snapshot], current: Snap
         Earlier ones, oldest first.
     current : Snapshot
         The present one.
+    settings : PlacementSettings, optional
+        The settings of the placement loop; the defaults if not given.
 
     Returns
     -------
@@ -149,7 +154,7 @@ def planned_homes(job: JobSnapshot, snapshots: Sequence[Snapshot], current: Snap
     # Planners of placements import SciPy, which takes long.
     from dask_elastic.control.placement.loop import PlacementLoop
 
-    loop = PlacementLoop()
+    loop = PlacementLoop(settings)
     for snapshot in snapshots:
         loop.tick(snapshot)
     return next(

@@ -26,8 +26,7 @@ from scipy.sparse import coo_matrix
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.measured_loads import ExecutorLoad, JobLoads
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
-from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove
@@ -35,9 +34,6 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnaps
 
 RESOURCES = ("processor time", "memory", "network")
 """The columns of the loads; memory is left out where that of a node is not known."""
-
-_ORDERED = 64
-"""Up to so many moves are ordered by what each gains; more are ordered by load."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +48,14 @@ class PlacedExecutors:
         The problem.
     executors : tuple of ExecutorId
         The first groups: the executors of the job, in the order of the snapshot.
+    snapshots : tuple of ExecutorSnapshot
+        The same executors, as they were measured.
     nodes : tuple of int
         The node of each bin, as an index into the snapshot's nodes.
     addresses : tuple of str
         The address of each bin.
+    free_slots : tuple of int
+        The slots of each bin that no executor has, 0 or more.
     resources : tuple of str
         The resource of each column of the loads.
     """
@@ -63,8 +63,10 @@ class PlacedExecutors:
     job: JobKey
     problem: PlacementProblem
     executors: tuple[ExecutorId, ...]
+    snapshots: tuple[ExecutorSnapshot, ...]
     nodes: tuple[int, ...]
     addresses: tuple[str, ...]
+    free_slots: tuple[int, ...]
     resources: tuple[str, ...]
 
     @property
@@ -154,58 +156,12 @@ def placed_executors(
         job_key(job),
         problem,
         tuple(one.executor for one in job.executors),
+        job.executors,
         nodes,
         tuple(snapshot.nodes[place].address for place in nodes),
+        tuple(map(_free_slots(snapshot).__getitem__, nodes)),
         tuple(RESOURCES[column] for column in columns),
     )
-
-
-def home_moves(placed: PlacedExecutors, placement: Placement, settings: PlacementSettings) -> tuple[HomeMove, ...]:
-    """Return the moves of homes that lead to a placement, those from retiring nodes and with most gain first.
-
-    Parameters
-    ----------
-    placed : PlacedExecutors
-        The problem.
-    placement : Placement
-        A planner's answer to it.
-    settings : PlacementSettings
-        The rates from which pauses are predicted.
-
-    Returns
-    -------
-    tuple of HomeMove
-        One for each executor of the job that changes its node. The gains are those of the moves in this order, so that
-        they sum to the gain of all.
-    """
-    problem, bin = placed.problem, placed.problem.current.copy()
-    left = [group for group in range(len(placed.executors)) if placement.bin[group] != bin[group]]
-    unit = problem.mean or 1.0
-    distance, inside = load_distance(problem, bin), _inside(problem, bin)
-    found = []
-    if len(left) > _ORDERED:
-        left.sort(key=lambda group: (not problem.draining[bin[group]], -problem.weight[group], group))
-    while left:
-        group = left[0] if len(left) > _ORDERED else min(left, key=lambda one: _rank(problem, bin, one, placement))
-        left.remove(group)
-        source, target = int(bin[group]), int(placement.bin[group])
-        bin[group] = target
-        then, within = load_distance(problem, bin), _inside(problem, bin)
-        state = float(problem.state_bytes[group])
-        found.append(
-            HomeMove(
-                *placed.job,
-                placed.executors[group],
-                placed.nodes[source],
-                placed.nodes[target],
-                moved_bytes=state,
-                pause=settings.handover + state / settings.transfer,
-                gain=(distance - then) / unit,
-                traffic=within - inside,
-            )
-        )
-        distance, inside = then, within
-    return tuple(found)
 
 
 def with_moves(snapshot: Snapshot, moves: Sequence[HomeMove]) -> Snapshot:
@@ -283,31 +239,33 @@ def _capacity(
     return processor, max(node.memory * settings.memory_share, 1.0), settings.bandwidth
 
 
+def _free_slots(snapshot: Snapshot) -> list[int]:
+    """Return the slots of each node of a snapshot that no executor has."""
+    held = [0] * len(snapshot.nodes)
+    for job in snapshot.jobs:
+        for one in job.executors:
+            for node, count in one.cores.items():
+                held[node] += count
+    return [max(node.cores - taken, 0) for node, taken in zip(snapshot.nodes, held, strict=True)]
+
+
 def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
-    places = {group.name: at for at, group in enumerate(groups)}
-    entries = [
-        (places[origin], at, rate)
-        for at, group in enumerate(groups[:own])
-        for origin, rate in group.load.traffic.items()
-        if origin in places
-    ]
-    rows, columns, rates = zip(*entries, strict=True) if entries else ((), (), ())
-    return coo_matrix((np.array(rates, dtype=np.float64), (rows, columns)), shape=(len(groups), len(groups)))
+    places: dict[tuple[str, int], int] = {group.name: at for at, group in enumerate(groups)}
+    rows: list[int] = []
+    rates: list[float] = []
+    counts = []
+    # Origins that are not known, as on nodes that are retiring, have the place -1.
+    for group in groups[:own]:
+        traffic = group.load.traffic
+        rows += [places.get(origin, -1) for origin in traffic]
+        rates += traffic.values()
+        counts.append(len(traffic))
+    row, columns = np.array(rows, dtype=np.int64), np.repeat(np.arange(own), counts)
+    known = row >= 0
+    entries = np.array(rates, dtype=np.float64)[known], (row[known], columns[known])
+    return coo_matrix(entries, shape=(len(groups), len(groups)))
 
 
 def _numbered(names: Sequence[str]) -> list[int]:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return [numbers[name] for name in names]
-
-
-def _inside(problem: PlacementProblem, bin: Ints) -> float:
-    """Return the bytes per second between groups of one bin."""
-    pairs = problem.traffic.tocoo()
-    return float(pairs.data[bin[pairs.row] == bin[pairs.col]].sum())
-
-
-def _rank(problem: PlacementProblem, bin: Ints, group: int, placement: Placement) -> tuple[bool, float, float]:
-    """Return the place of a move in the order: from retiring nodes first, then by distance, then by traffic."""
-    after = bin.copy()
-    after[group] = placement.bin[group]
-    return not problem.draining[bin[group]], load_distance(problem, after), -_inside(problem, after)

@@ -5,9 +5,11 @@ Goal
 Method
     Snapshots are collected for one period. Their mean loads and traffic make a placement problem, which the job's
     planner solves within a budget of moves and bytes; scaling, balance and collocation are decided together, by ALBIC's
-    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once.
+    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once. While
+    hardly anything changes after a plan without gain, no other is made for some periods.
 Not done
     Carrying the moves out, and weighing one job's gain against another's: each job is planned with the others fixed.
+    Choosing another strategy where it costs less: each move says what the others would cost.
 
 Notes
 -----
@@ -25,8 +27,11 @@ import numpy as np
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.control.placement.decision import PlacementDecision
-from dask_elastic.control.placement.executors import PlacedExecutors, home_moves, placed_executors
+from dask_elastic.control.placement.executors import PlacedExecutors, placed_executors
+from dask_elastic.control.placement.fruitless_plan import FruitlessPlan
+from dask_elastic.control.placement.home_moves import home_moves
 from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, served_rates
+from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.planners import Consecutive, planner_of_job
 from dask_elastic.control.placement.scaling import ReportedScaling
 from dask_elastic.control.placement.settings import PlacementSettings
@@ -40,6 +45,12 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
+KEPT_COUNTS = 1_000
+"""Numbers of nodes from which the transition matrix of MTM is made."""
+
+
+_UNCHANGED = "hardly anything has changed since a plan that gained too little, so homes stay."
+
 
 @dataclass(eq=False)
 class _Memory:
@@ -52,6 +63,7 @@ class _Memory:
     homes: dict[ExecutorId, str] = field(default_factory=dict)
     moved_at: dict[ExecutorId, float] = field(default_factory=dict)
     worthwhile: int = 0
+    fruitless: FruitlessPlan | None = None
 
 
 class PlacementLoop:
@@ -68,7 +80,9 @@ class PlacementLoop:
     Attributes
     ----------
     node_counts : list of int
-        The numbers of nodes that stayed in earlier periods, oldest first.
+        The numbers of nodes that stayed in earlier periods, oldest first; those of the newest `KEPT_COUNTS`.
+    rates : MoveRates or None
+        Those from which pauses are predicted; by default those of the settings.
 
     Examples
     --------
@@ -87,6 +101,7 @@ class PlacementLoop:
         self.settings = settings or PlacementSettings()
         self.placement = placement
         self.node_counts: list[int] = []
+        self.rates: MoveRates | None = None
         self._speeds = NodeSpeeds()
         self._jobs: dict[JobKey, _Memory] = {}
         self._period: list[Snapshot] = []
@@ -104,8 +119,7 @@ class PlacementLoop:
         tuple of PlacementDecision
             One for each job that is placed by a planner; none between two periods.
         """
-        self._period.append(snapshot)
-        self._note_homes(snapshot)
+        self.observe(snapshot)
         if snapshot.now - self._period[0].now < self.settings.period:
             return ()
         return self._decisions(snapshot)
@@ -123,15 +137,26 @@ class PlacementLoop:
         tuple of PlacementDecision
             One for each job that is placed by a planner.
         """
+        self.observe(snapshot)
+        return self._decisions(snapshot)
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take a snapshot without deciding.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The newest one.
+        """
         self._period.append(snapshot)
         self._note_homes(snapshot)
-        return self._decisions(snapshot)
 
     def _decisions(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
         loads = mean_loads(self._period)
         self._period = []
         self._speeds.observe(served_rates(snapshot))
         self.node_counts.append(sum(node.cores > 0 and not node.retiring for node in snapshot.nodes))
+        del self.node_counts[:-KEPT_COUNTS]
         self._jobs = {key: memory for key, memory in self._jobs.items() if key in loads}
         found = []
         for job in snapshot.jobs:
@@ -171,12 +196,14 @@ class PlacementLoop:
             placed = placed_executors(
                 snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held
             )
-            placed, placement, scaling = self._planned(memory, placed)
+            seen = placed.problem
+            skips = self._skips(memory, seen)
+            placed, placement, scaling = self._skipped(memory, placed) if skips else self._planned(memory, placed)
         except PlanningError as error:
             memory.worthwhile = 0
             return PlacementDecision(*head, (), f"no plan: {error}")
         problem = placed.problem
-        moves = home_moves(placed, placement, self.settings)
+        moves = home_moves(placed, placement, self.settings, self.rates)
         now, then = _quality(problem, problem.current), _quality(problem, placement.bin)
         leaving = {placed.nodes[bin] for bin in np.flatnonzero(problem.draining).tolist()}
         urgent = tuple(move for move in moves if move.source in leaving)
@@ -187,13 +214,17 @@ class PlacementLoop:
             # They move only what they must, and a part of a plan would leave executors that are not consecutive.
             gains, urgent = bool(moves), moves if urgent else ()
         memory.worthwhile = memory.worthwhile + 1 if moves and gains else 0
+        if gains or urgent:
+            memory.fruitless = None
+        elif not skips:
+            memory.fruitless = FruitlessPlan.of(seen, *now)
         made = moves if memory.worthwhile >= self.settings.patience else urgent
-        deferred = tuple(move for move in moves if move not in made)
+        deferred = () if made is moves else tuple(move for move in moves if move.source not in leaving)
         held_bins = set(problem.current[: len(placed.executors)].tolist())
         return PlacementDecision(
             *head,
             () if job.dry_run else made,
-            _reason(made, deferred, gains, self.settings, job.dry_run),
+            _UNCHANGED if skips else _reason(made, deferred, gains, self.settings, job.dry_run),
             deferred=moves if job.dry_run else deferred,
             bottleneck=placed.bottleneck,
             distance=now[0],
@@ -208,6 +239,23 @@ class PlacementLoop:
                 if problem.draining[bin] and bin not in held_bins
             ),
         )
+
+    def _skips(self, memory: _Memory, problem: PlacementProblem) -> bool:
+        """Return whether another plan would gain as little as the last one."""
+        last = memory.fruitless
+        # Where nodes are marked for removal here, their removal takes several plans.
+        if last is None or memory.reported is None:
+            return False
+        return last.covers(problem, *_quality(problem, problem.current), self.settings.least_gain)
+
+    def _skipped(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
+        """Return the homes as they are, and the nodes to add and remove."""
+        assert memory.fruitless is not None, "a plan was fruitless"
+        assert memory.reported is not None, "nodes are not removed here"
+        memory.fruitless = memory.fruitless.later()
+        stay = placed.problem.placement(placed.problem.current)
+        memory.reported.decide(placed.problem, stay, np.zeros(placed.problem.bins, dtype=np.bool_), Scaling())
+        return placed, stay, memory.reported.wanted
 
     def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
         """Return the problem with the nodes that are to be emptied, its solution, and the nodes to add and remove."""

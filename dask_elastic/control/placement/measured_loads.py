@@ -12,6 +12,9 @@ from dask_elastic.meters.node_speeds import ServedRate
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, Snapshot
 
+LOAD_READINGS, TRAFFIC_READINGS = 9_000, 4_500
+"""Measurements of single executors that are read in a period: in large clusters, fewer snapshots are read."""
+
 TRAFFIC_SAMPLES = 3
 """Snapshots of a period from which traffic is taken; each has the mean of two seconds."""
 
@@ -30,8 +33,8 @@ class ExecutorLoad:
         Bytes per second of its inputs and outputs.
     state_bytes : float
         Bytes of state, those in files included.
-    traffic : dict of ExecutorId to float
-        Bytes per second from upstream instances.
+    traffic : dict of (str, int) to float
+        Bytes per second from upstream instances, by component and number.
     snapshots, samples : int
         Number of snapshots that the loads, and that the traffic are from.
     """
@@ -40,7 +43,7 @@ class ExecutorLoad:
     memory: float = 0.0
     network: float = 0.0
     state_bytes: float = 0.0
-    traffic: dict[ExecutorId, float] = field(default_factory=dict)
+    traffic: dict[tuple[str, int], float] = field(default_factory=dict)
     snapshots: int = 0
     samples: int = 0
 
@@ -69,7 +72,8 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
     Parameters
     ----------
     snapshots : sequence of Snapshot
-        Those of one period, oldest first. Traffic is taken from `TRAFFIC_SAMPLES` of them.
+        Those of one period, oldest first. Traffic is taken from `TRAFFIC_SAMPLES` of them, and in large clusters from
+        fewer, as are loads.
 
     Returns
     -------
@@ -77,13 +81,13 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
         The loads by job and executor.
     """
     found: dict[JobKey, dict[ExecutorId, ExecutorLoad]] = {}
-    for snapshot in snapshots:
+    executors = max((sum(len(job.executors) for job in one.jobs) for one in snapshots), default=0) or 1
+    for snapshot in _sampled(snapshots, LOAD_READINGS // executors):
         for job in snapshot.jobs:
             loads = found.setdefault(job_key(job), {})
             for executor in job.executors:
                 _add(loads.setdefault(executor.executor, ExecutorLoad()), executor)
-    step = -(-len(snapshots) // TRAFFIC_SAMPLES) or 1
-    for snapshot in snapshots[::-step]:
+    for snapshot in _sampled(snapshots, min(TRAFFIC_SAMPLES, TRAFFIC_READINGS // executors)):
         for job in snapshot.jobs:
             loads = found[job_key(job)]
             for executor in job.executors:
@@ -97,6 +101,12 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
     return found
 
 
+def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:
+    """Return at most so many snapshots at equal distances, oldest first; the newest is among them."""
+    step = -(-len(snapshots) // max(most, 1)) or 1
+    return snapshots[::-step][::-1]
+
+
 def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
     load.snapshots += 1
     load.processor += busy_cores(executor)
@@ -107,9 +117,11 @@ def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
 
 def _add_traffic(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
     load.samples += 1
+    if not load.traffic:
+        load.traffic = {(component, index): rate for component, index, rate in executor.traffic}
+        return
     for component, index, rate in executor.traffic:
-        origin = ExecutorId(component, index)
-        load.traffic[origin] = load.traffic.get(origin, 0.0) + rate
+        load.traffic[component, index] = load.traffic.get((component, index), 0.0) + rate
 
 
 def served_rates(snapshot: Snapshot) -> list[ServedRate]:

@@ -11,13 +11,17 @@ from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.planning.placement.eager import Eager
 from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.planning.planner import Planner
-from dask_elastic.planning.registry import planner
+from dask_elastic.planning.registry import check_extra, planner
 
-LIMITS: dict[str, dict[str, float]] = {
-    "albic": {"time_limit": 2.0, "node_limit": 200},
-    "milp": {"time_limit": 2.0, "node_limit": 200},
-}
-"""Options of planners that search: few nodes, so that the answer is the same on any machine, and a limit of time."""
+SEARCHING = frozenset({"albic", "milp"})
+"""Planners that search."""
+
+SEARCH_SECONDS = 2.0
+MOST_SEARCHED, LEAST_SEARCHED = 200, 20
+"""Nodes of a search for small and for large problems: few, so that the answer is the same on any machine."""
+
+SEARCHED_GROUPS = 100_000
+"""Nodes of a search times groups, between these bounds: a node takes the longer, the more groups there are."""
 
 PlacementPlanning = Planner[PlacementProblem, Placement]
 """A planner that answers a placement problem, of whichever kind its own problem is."""
@@ -47,7 +51,43 @@ def home_planner(placement: str) -> PlacementPlanning:
     Flux(passes=None)
     """
     name = planner_name(placement)
-    return WideEager() if name == "eager" else planner(name, "placement", **LIMITS.get(name, {}))
+    if name in SEARCHING:
+        check_extra(name)
+        return BriefSearch(name)
+    return WideEager() if name == "eager" else planner(name, "placement")
+
+
+@dataclass(frozen=True)
+class BriefSearch:
+    """A planner that searches, with a limit that depends on the size of the problem.
+
+    Parameters
+    ----------
+    name : str
+        The name of the planner.
+
+    Notes
+    -----
+    ALBIC, section 4.3.1, limits the time of the solver; a limit of nodes gives the same answer on any machine.
+
+    Examples
+    --------
+    >>> BriefSearch.nodes(100), BriefSearch.nodes(2_000), BriefSearch.nodes(50_000)
+    (200, 50, 20)
+    """
+
+    name: str
+
+    @staticmethod
+    def nodes(groups: int) -> int:
+        """Return the nodes of a search for a problem with so many groups."""
+        return min(max(SEARCHED_GROUPS // max(groups, 1), LEAST_SEARCHED), MOST_SEARCHED)
+
+    def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
+        """Return a placement."""
+        limits = {"time_limit": SEARCH_SECONDS, "node_limit": self.nodes(problem.groups)}
+        found: Placement = planner(self.name, "placement", **limits).plan(problem, seed)
+        return found
 
 
 @dataclass(frozen=True)

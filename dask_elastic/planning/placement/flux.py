@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_elastic.planning.placement.draft import Draft
-from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import variance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_whole
@@ -87,24 +87,41 @@ def one_pass(draft: Draft) -> bool:
     bool
         Whether the variance is lower now.
     """
-    live = np.flatnonzero(draft.problem.live)
-    # Among bins of equal load, such as empty ones, the strongest count as least loaded.
-    order = live[np.lexsort((draft.problem.strength[live], -draft.shares[live]))].tolist()
-    half = len(order) // 2
-    pairs = zip(order[:half], order[::-1][:half], strict=True)
-    return sum(_give(draft, source, target) for source, target in pairs) > 0
-
-
-def _give(draft: Draft, source: int, target: int) -> bool:
-    """Move the heaviest group that lowers the variance of the two bins; return whether there is one."""
     problem = draft.problem
-    shares, strength, weight = draft.shares, problem.strength, problem.weight
-    groups = np.flatnonzero(draft.bin == source)
-    step = weight[groups] * (1 / strength[source] + 1 / strength[target]) / 2
-    gap = float(shares[source] - shares[target])
-    fits = (draft.totals[target] + problem.loads[groups] <= problem.limit[target]).all(axis=1)
-    suitable = groups[(step < gap * (1 - SLACK)) & (weight[groups] > 0) & fits & draft.affords(groups)]
-    if not suitable.size:
+    live, shares = np.flatnonzero(problem.live), draft.shares
+    # Among bins of equal load, such as empty ones, the strongest count as least loaded.
+    order = live[np.lexsort((problem.strength[live], -shares[live]))]
+    half = len(order) // 2
+    partner = np.full(problem.bins, -1)
+    partner[order[:half]] = order[::-1][:half]
+    groups = _suitable(draft, shares, partner)
+    if not draft.affords(groups).any():
         return False
-    draft.move(int(suitable[np.argmax(weight[suitable])]), target)
+    # Bins are in one pair each, so that a move leaves the groups of other pairs suitable.
+    place = np.empty(problem.bins, dtype=np.int64)
+    place[order] = np.arange(len(order))
+    source = draft.bin[groups]
+    groups = groups[np.lexsort((groups, -problem.weight[groups], place[source]))]
+    ends = np.flatnonzero(np.diff(draft.bin[groups])) + 1
+    return sum(_give(draft, some, partner) for some in np.split(groups, ends)) > 0
+
+
+def _suitable(draft: Draft, shares: Floats, partner: Ints) -> Ints:
+    """Return the groups whose move to their bin's partner fits there and lowers the variance of the two bins."""
+    problem = draft.problem
+    groups = np.flatnonzero((partner[draft.bin] >= 0) & (problem.weight > 0) & ~problem.pinned)
+    source = draft.bin[groups]
+    target = partner[source]
+    step = problem.weight[groups] * (1 / problem.strength[source] + 1 / problem.strength[target]) / 2
+    fits = (draft.totals[target] + problem.loads[groups] <= problem.limit[target]).all(axis=1)
+    result: Ints = groups[(step < (shares[source] - shares[target]) * (1 - SLACK)) & fits]
+    return result
+
+
+def _give(draft: Draft, groups: Ints, partner: Ints) -> bool:
+    """Move the first of a bin's groups that the budget allows to the bin's partner; return whether there is one."""
+    allowed = groups[draft.affords(groups)]
+    if not allowed.size:
+        return False
+    draft.move(int(allowed[0]), int(partner[draft.bin[allowed[0]]]))
     return True

@@ -79,6 +79,9 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         self._slots = slots
         self._need = NOTHING
         self._failed: dict[str, float] = {}
+        # Workers that were asked to leave and are not closed yet, by address; one of them is being emptied.
+        self._leaving: set[str] = set()
+        self._emptying: str | None = None
         # Dask stops an object that is refused, too.
         self.state = "inactive"
         minimum, maximum = options.get("minimum") or 0, options.get("maximum")
@@ -108,6 +111,7 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         int
             The workers, before `minimum` and `maximum` are applied.
         """
+        await self._keep_leftovers()
         self._need = need = await self._asked()
         if need is NOTHING:
             alone: int = await super().target()
@@ -115,6 +119,13 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         slots = self._slots or need.per_worker or 1
         wanted = self._size.workers(time.monotonic(), need.slots, slots, len(self.plan))
         return max(need.for_tasks, wanted, min(need.jobs, 1))
+
+    async def _keep_leftovers(self) -> None:
+        """Let workers stay that were asked to leave by a call that failed: jobs would never use them again."""
+        left = self._leaving - {self._emptying}
+        if left:
+            await self._call(Keep(tuple(sorted(left))))
+            self._leaving -= left
 
     async def _asked(self) -> ClusterNeed:
         """Ask the scheduler what jobs need; a scheduler without a job so far needs nothing."""
@@ -153,7 +164,7 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         return next((own for own in self.plan if str(own) == name), name)
 
     async def scale_down(self, workers: Iterable[Any]) -> None:
-        """Empty workers and close them; one that executors do not leave in time stays.
+        """Empty workers and close them, one by one while fewer are needed; one that executors do not leave stays.
 
         Parameters
         ----------
@@ -173,27 +184,39 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         present = {name: address for address, name in self._need.workers if name in names}
         await self._close([own for name, own in names.items() if name not in present])
         for name, address in present.items():
-            if await self._emptied(address):
-                await self._close([names[name]])
+            if await self.safe_target() >= len(self.plan):
+                return
+            try:
+                if await self._emptied(address):
+                    await self._close([names[name]])
+                    self._leaving.discard(address)
+            finally:
+                self._emptying = None
 
     async def _close(self, names: list[Any]) -> None:
         await super().scale_down(names)
 
     async def _emptied(self, address: str) -> bool:
         """Have executors leave a worker; returns False if they do not, or if it is needed again meanwhile."""
+        self._emptying = address
+        self._leaving.add(address)
         leaving = asyncio.ensure_future(self._call(Retire((address,), self._drain)))
         try:
             while not (await asyncio.wait({leaving}, timeout=self.interval))[0]:
                 if await self.safe_target() >= len(self.plan):
                     logger.info("%s stays: it is needed again", address)
-                    await self._call(Keep((address,)))
+                    await self._stays(address)
                     return False
             leaving.result()
         except (ElasticError, TimeoutError) as error:
             logger.warning("%s stays: %s", address, error)
             self._failed[address] = time.monotonic() + FAILED_SECONDS
-            await self._call(Keep((address,)))
+            await self._stays(address)
             return False
         finally:
             leaving.cancel()
         return True
+
+    async def _stays(self, address: str) -> None:
+        await self._call(Keep((address,)))
+        self._leaving.discard(address)

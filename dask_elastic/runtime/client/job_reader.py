@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dask_elastic.control.explanation.evidence import Evidence, Pauses
+from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.recording import loads
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
@@ -348,7 +349,8 @@ class JobReader(ABC):
         answer = self._ask(job_calls.Evidence(self.name))
         *before, present = loads(answer.snapshots) or [Snapshot(0.0, (), ())]
         decisions = json.loads(answer.decisions)
-        return Evidence(self.name, before, present, ControlSettings(**answer.settings), decisions)
+        settings, placement = ControlSettings(**answer.settings), PlacementSettings(**answer.placement)
+        return Evidence(self.name, before, present, settings, decisions, placement)
 
     def snapshots(self, last: int | None = None) -> list[Snapshot]:
         """Return the newest snapshots of the whole cluster, from which the control loop made its decisions.

@@ -331,6 +331,8 @@ class EvidenceAnswer:
     ----------
     settings : dict of str to object
         The settings of the loop, whole and other numbers.
+    placement : dict of str to object
+        The settings of the placement loop.
     snapshots : bytes
         A recording of the newest snapshots in which the job is. The last one is of the present; if the job has ended,
         it is the last one on which the loop decided.
@@ -339,6 +341,7 @@ class EvidenceAnswer:
     """
 
     settings: dict[str, Any]
+    placement: dict[str, Any]
     snapshots: bytes
     decisions: bytes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import time
@@ -18,13 +17,13 @@ from dask_elastic.control.decision_log import DecisionLog
 from dask_elastic.control.history import History
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.loop import ControlLoop
-from dask_elastic.control.recording import decision_to_dict, dumps
 from dask_elastic.runtime.config.control_options import ControlOptions
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.control.decision_texts import decision_message, decisions_text, recording_text
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
@@ -305,8 +304,10 @@ class ControlDriver:
             return numbered
         return replace(numbered, applied=False, reason=f"{decision.reason} It could not be carried out: {problem}")
 
-    def note_home(self, record: JobRecord, change: HomeChange, reason: str) -> None:
-        """Keep the move of a home among the decisions about its job."""
+    def note_homes(
+        self, record: JobRecord, changes: tuple[HomeChange, ...], reason: str, *, applied: bool = True
+    ) -> None:
+        """Keep moves of homes among the decisions about their job, also those that were not carried out."""
         self._homes_moved += 1
         newest = self.log.all()[-1:]
         decision = Decision(
@@ -320,10 +321,10 @@ class ControlDriver:
             feasible=True,
             wanted={},
             changes=(),
-            applied=True,
+            applied=applied,
             reason=reason,
-            moved_bytes=change.moved_bytes,
-            homes=(change,),
+            moved_bytes=sum(change.moved_bytes for change in changes),
+            homes=changes,
         )
         self.log.add((decision,))
         self._publish(decision, [])
@@ -367,7 +368,7 @@ class ControlDriver:
     async def decisions(self, call: job_calls.Decisions) -> bytes:
         """Return the newest decisions about a job as a JSON list, oldest first; nodes by their addresses."""
         known = self._decisions(call.job, self.cores.jobs.record(call.job).spec.generation, call.last)
-        return await asyncio.get_running_loop().run_in_executor(None, _decisions_text, known)
+        return await asyncio.get_running_loop().run_in_executor(None, decisions_text, known)
 
     def _decisions(self, job: str, generation: int, last: int | None) -> list[tuple[Decision, list[str]]]:
         """Return the newest decisions about a job with the addresses of the nodes, oldest first."""
@@ -380,7 +381,7 @@ class ControlDriver:
         """Return the newest snapshots in which a job is as a recording."""
         generation = self.cores.jobs.record(call.job).spec.generation
         found = self.snapshot_log.of(call.job, generation, call.last)
-        return await asyncio.get_running_loop().run_in_executor(None, _recording, found)
+        return await asyncio.get_running_loop().run_in_executor(None, recording_text, found)
 
     async def evidence(self, call: job_calls.Evidence) -> job_calls.EvidenceAnswer:
         """Return the newest snapshots in which a job is, a present one included, and the decisions about it."""
@@ -394,7 +395,8 @@ class ControlDriver:
                 present = view.snapshot(ShortTurns())
             if (call.job, generation) in map(job_key, present.jobs):
                 found.append(present)
-            return job_calls.EvidenceAnswer(asdict(self.options.settings), _recording(found), _decisions_text(known))
+            settings, placement = asdict(self.options.settings), asdict(self.options.placement)
+            return job_calls.EvidenceAnswer(settings, placement, recording_text(found), decisions_text(known))
 
         return await asyncio.get_running_loop().run_in_executor(None, answer)
 
@@ -402,37 +404,6 @@ class ControlDriver:
 def until_look(now: float, period: float) -> float:
     """Return the seconds until the next period begins: just after a whole multiple of the period."""
     return period - (now - LOOK_SECONDS) % period
-
-
-def _decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
-    pause = ShortTurns()
-    lines = []
-    with responsive():
-        for decision, addresses in decisions:
-            lines.append(json.dumps(decision_message(decision, addresses)))
-            pause()
-    return f"[{','.join(lines)}]".encode()
-
-
-def _recording(snapshots: list[Snapshot]) -> bytes:
-    with responsive():
-        return dumps(snapshots)
-
-
-def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
-    """Return a decision as plain values that need no snapshot to be understood: nodes by their addresses."""
-    changes = [
-        {
-            "executor": str(change.executor),
-            "before": {addresses[node]: count for node, count in change.before.items()},
-            "after": {addresses[node]: count for node, count in change.after.items()},
-            "moved_bytes": change.moved_bytes,
-        }
-        for change in decision.changes
-    ]
-    wanted = {str(executor): int(count) for executor, count in decision.wanted.items()}
-    homes = [{**asdict(change), "executor": str(change.executor)} for change in decision.homes]
-    return {**decision_to_dict(decision), "wanted": wanted, "changes": changes, "homes": homes}
 
 
 def _by_node(record: JobRecord, snapshot: Snapshot, cores: Mapping[int, int]) -> dict[int, int]:

@@ -23,6 +23,7 @@ from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves
+from dask_elastic.runtime.scheduler.homes.placement_driver import PlacementDriver
 from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
@@ -39,6 +40,7 @@ from dask_elastic.runtime.scheduler.windows.sharing_changes import SharingChange
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import CheckpointSuperseded, SubmitError
+from dask_elastic.vocab.plan import HomeChange
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -95,10 +97,9 @@ class Coordinator:
             self.ends,
             functools.partial(scheduler.log_event, TOPIC),
         )
-        self.homes = HomeMoves(
-            self.cores, self.membership, self.checkpoints, self.health.move_failed, self.controller.note_home
-        )
-        self.retirement = Retirement(self.membership, self.homes)
+        self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)
+        self.retirement = Retirement(self.membership, self.homes, control.retire_timeout)
+        self.placement = PlacementDriver(self.homes, self.retirement, self.controller)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
         self.epochs = EpochCommits(scheduler, self.jobs, self.calls, self.health.fail)
@@ -179,9 +180,14 @@ class Coordinator:
     def _runs(self, record: JobRecord) -> None:
         """Watch a job that has started, or was restarted, and take its checkpoints."""
         self.controller.wake()
+        self.placement.wake()
         self.heartbeats.wake()
         if record.checkpoints is not None:
             self.health.spawn(self._take_checkpoints(record))
+
+    def _home_moved(self, record: JobRecord, changes: tuple[HomeChange, ...], reason: str) -> None:
+        self.controller.note_homes(record, changes, reason)
+        self.placement.note_moves(changes)
 
     async def _take_checkpoints(self, record: JobRecord) -> None:
         try:
@@ -295,6 +301,7 @@ class Coordinator:
     async def close(self) -> None:
         """Forget every job; no call to a worker is in flight afterwards."""
         self.controller.stop()
+        self.placement.stop()
         self.heartbeats.stop()
         self.health.cancel()
         for name in [*self.jobs]:

@@ -56,3 +56,39 @@ def test_worker_is_emptied_of_executors_and_closed(small_cluster, wait_until):
         moved = [one for listed in job.decisions()["homes"] for one in listed]
         assert [one["target"] for one in moved[:EXECUTORS]] == [leaving] * EXECUTORS
         assert {one["source"] for one in moved[EXECUTORS:]} == {leaving}
+
+
+def test_dask_retires_a_worker_once_its_executors_have_left(small_cluster, wait_until):
+    cluster = small_cluster(n_workers=1, threads_per_worker=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = de.submit(topology(), client)
+        [first] = client.nthreads()
+        cluster.scale(3)
+        wait_until(lambda: len(client.nthreads()) == 3, "two workers have joined the cluster")
+        retired, scaled = ({str(one): a for a, one in names(client).items()}[name] for name in "12")
+        rows = pa.table({"k": list(range(100)), "v": [1] * 100}, schema=SCHEMA)
+        job.send(rows)
+        job.move_executor("counted", 0, retired)
+        job.move_executor("counted", 1, scaled)
+        assert list(client.retire_workers([retired], close_workers=True)) == [retired]
+        wait_until(lambda: retired not in client.nthreads(), "the worker has left the cluster")
+        assert retired not in homes(job)
+        # The first worker has the source, which does not move.
+        assert client.retire_workers([first]) == {}
+        assert first in client.nthreads()
+        assert scaled in homes(job)
+        cluster.scale(2)
+        cluster.scale(1)
+        wait_until(lambda: list(client.nthreads()) == [first], "the cluster has shrunk to the worker with the source")
+        assert homes(job) == {first}
+        assert job.status == "running"
+        job.send(rows)
+        job.end_of_input()
+        job.wait(timeout=100, progress=False)
+        assert job.state("counted").to_arrow()["n"].to_pylist() == [2] * 100
+        assert client.retire_workers([first]) != {}
+
+
+def names(client):
+    """Return the name of each worker by its address."""
+    return {address: one["name"] for address, one in client.scheduler_info(n_workers=-1)["workers"].items()}

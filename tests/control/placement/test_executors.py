@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.control.keys import job_key
-from dask_elastic.control.placement.executors import home_moves, placed_executors, with_moves
+from dask_elastic.control.placement.executors import placed_executors, with_moves
+from dask_elastic.control.placement.home_moves import home_moves
 from dask_elastic.control.placement.measured_loads import busy_cores, mean_loads
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.planning.placement.check import approach

@@ -141,7 +141,7 @@ def test_move_is_among_the_decisions_and_events(job):
         assert decision.reason == expected
         [(_, event)] = scheduler.events
         assert event["homes"] == [
-            {"executor": "op0[0]", "source": "a", "target": "b", "moved_bytes": 2e6, "pause": 0.012}
+            {"executor": "op0[0]", "source": "a", "target": "b", "moved_bytes": 2e6, "pause": 0.012, "forecast": None}
         ]
 
     job(test)

@@ -27,7 +27,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.vocab.errors import ElasticError, JobEnded, MoveRefused, NodeLost, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import HomeChange
+from dask_elastic.vocab.plan import HomeChange, HomeForecast
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -51,7 +51,7 @@ class HomeMoves:
     failed : callable
         ``failed(record, executor, error)`` ends a generation in which a move has failed at an unknown point.
     moved : callable
-        ``moved(record, change, reason)`` is called after each move.
+        ``moved(record, changes, reason)`` is called after each move, with the one change.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HomeMoves:
         membership: Membership,
         checkpoints: Checkpoints,
         failed: Callable[[JobRecord, ExecutorId, Exception], None],
-        moved: Callable[[JobRecord, HomeChange, str], None],
+        moved: Callable[[JobRecord, tuple[HomeChange, ...], str], None],
     ):
         self.cores = cores
         self.workers, self.jobs, self.calls = cores.workers, cores.jobs, cores.calls
@@ -80,7 +80,9 @@ class HomeMoves:
         homes(record, call.operator, call.executor)
         await self.move(record, ExecutorId(call.operator, call.executor), call.worker, "A user moved it.")
 
-    async def move(self, record: JobRecord, executor: ExecutorId, address: str, reason: str) -> HomeChange:
+    async def move(
+        self, record: JobRecord, executor: ExecutorId, address: str, reason: str, forecast: HomeForecast | None = None
+    ) -> HomeChange:
         """Move the home of an executor to a worker; returns when the executor has begun there.
 
         Parameters
@@ -93,6 +95,8 @@ class HomeMoves:
             The worker, which may join the job for this.
         reason : str
             Why, as a sentence for people.
+        forecast : HomeForecast, optional
+            What the planner expects that asks for the move.
 
         Raises
         ------
@@ -116,10 +120,10 @@ class HomeMoves:
             raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
-            change = await self._exclusively(record, moving, generation)
+            change = replace(await self._exclusively(record, moving, generation), forecast=forecast)
         finally:
             job_homes.end()
-        self._moved(record, change, _sentence(change, reason))
+        self._moved(record, (change,), _sentence(change, reason))
         await self._update_guests(record, generation, moving)
         return change
 

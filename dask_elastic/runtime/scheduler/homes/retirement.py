@@ -38,13 +38,22 @@ class Retirement:
         Announces that jobs survive the loss of the workers.
     moves : HomeMoves
         Moves homes.
+    timeout : float
+        Seconds within which jobs must have left workers that Dask retires.
+
+    Attributes
+    ----------
+    active : int
+        Calls that empty workers at this moment.
     """
 
-    def __init__(self, membership: Membership, moves: HomeMoves):
+    def __init__(self, membership: Membership, moves: HomeMoves, timeout: float = 60.0):
         self.membership = membership
         self.moves = moves
         self.cores = moves.cores
         self.workers, self.jobs, self.calls = moves.workers, moves.jobs, moves.calls
+        self.timeout = timeout
+        self.active = 0
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -68,6 +77,14 @@ class Retirement:
             self._check_can_leave(address, workers)
         self.workers.retiring.update(workers)
         deadline = math.inf if call.timeout is None else time.monotonic() + call.timeout
+        self.active += 1
+        try:
+            await self._empty(workers, deadline)
+        finally:
+            self.active -= 1
+
+    async def _empty(self, workers: tuple[str, ...], deadline: float) -> None:
+        """Return when workers have neither homes nor cores nor tasks of any job."""
         for record in self.jobs.running:
             await record.started()
             await self._move_homes(record, workers, deadline)
@@ -79,6 +96,39 @@ class Retirement:
             await self._drained(record, workers, deadline)
             self._require_leaving(workers)
             await self.membership.make_guests(record, workers)
+
+    async def vacate(self, addresses: Iterable[str]) -> dict[str, str]:
+        """Have jobs leave workers that Dask retires.
+
+        Parameters
+        ----------
+        addresses : iterable of str
+            Workers. Those that are left are used no more.
+
+        Returns
+        -------
+        dict of str to str
+            Why some workers stay, by address: jobs cannot leave them, or have not within the time that is configured.
+        """
+        workers, kept = tuple(addresses), {}
+        before = set(self.workers.retiring)
+        for address in workers:
+            try:
+                self._check_can_leave(address, workers)
+            except PlanningError as error:
+                kept[address] = str(error)
+        leaving = tuple(address for address in workers if address not in kept)
+        try:
+            await self.retire(job_calls.Retire(leaving, self.timeout))
+        except (ElasticError, Relayed, OSError, TimeoutError) as error:
+            self.keep(set(leaving) - before)
+            text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+            kept |= dict.fromkeys(leaving, text)
+        return kept
+
+    def keep(self, addresses: Iterable[str]) -> None:
+        """Let workers stay that were asked to leave."""
+        self.workers.retiring.difference_update(addresses)
 
     # what cannot leave
 

@@ -1,0 +1,1 @@
+"""What the control loop on the scheduler answers and publishes."""

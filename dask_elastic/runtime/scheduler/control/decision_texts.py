@@ -1,0 +1,46 @@
+"""Decisions and snapshots as the scheduler answers and publishes them: plain values, with nodes by their addresses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from dask_elastic.control.recording import decision_to_dict, dumps
+from dask_elastic.runtime.transport.switching import ShortTurns, responsive
+from dask_elastic.vocab.plan import Decision
+from dask_elastic.vocab.snapshot import Snapshot
+
+
+def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
+    """Return decisions as a JSON list; each comes with the addresses of the nodes in the order of its snapshot."""
+    pause = ShortTurns()
+    lines = []
+    with responsive():
+        for decision, addresses in decisions:
+            lines.append(json.dumps(decision_message(decision, addresses)))
+            pause()
+    return f"[{','.join(lines)}]".encode()
+
+
+def recording_text(snapshots: list[Snapshot]) -> bytes:
+    """Return snapshots as a recording."""
+    with responsive():
+        return dumps(snapshots)
+
+
+def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
+    """Return a decision as plain values that need no snapshot to be understood: nodes by their addresses."""
+    changes = [
+        {
+            "executor": str(change.executor),
+            "before": {addresses[node]: count for node, count in change.before.items()},
+            "after": {addresses[node]: count for node, count in change.after.items()},
+            "moved_bytes": change.moved_bytes,
+        }
+        for change in decision.changes
+    ]
+    wanted = {str(executor): int(count) for executor, count in decision.wanted.items()}
+    homes = [{**asdict(change), "executor": str(change.executor)} for change in decision.homes]
+    return {**decision_to_dict(decision), "wanted": wanted, "changes": changes, "homes": homes}

@@ -1,0 +1,261 @@
+"""Homes follow load and traffic: runs the placement loop beside the control loop, and carries its moves out.
+
+Notes
+-----
+Decision 85. The loop decides in a thread of its own, on the snapshots that the control loop has kept. Homes of one job
+move one after the other; the moves of a plan that no longer fits, or that fail, are planned again in the next period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dask_elastic.control.placement.choices import SPREAD
+from dask_elastic.control.placement.move_rates import MeasuredMoves
+from dask_elastic.control.placement.move_reason import move_reason
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.control_driver import ControlDriver
+from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
+from dask_elastic.runtime.scheduler.homes.retirement import Retirement
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.plan import HomeChange, HomeForecast, HomeMove
+from dask_elastic.vocab.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dask_elastic.control.placement.decision import PlacementDecision
+    from dask_elastic.control.placement.loop import PlacementLoop
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+PLANNING_SHARE = 0.05
+"""Share of a processor that planning may take: a planner that needs long for a large cluster decides less often."""
+
+
+@dataclass(frozen=True)
+class PlannedHome:
+    """A move of a home that is to be carried out, with workers by their addresses.
+
+    Parameters
+    ----------
+    change : HomeChange
+        The move as it is expected.
+    forecast : HomeForecast
+        The same, with the reasons of the planner.
+    reason : str
+        Why, as a sentence for people.
+    """
+
+    change: HomeChange
+    forecast: HomeForecast
+    reason: str
+
+
+class PlacementDriver:
+    """Moves homes as the planners of jobs decide, while there are jobs with planners.
+
+    Parameters
+    ----------
+    moves : HomeMoves
+        Carries moves out.
+    retirement : Retirement
+        Empties workers: no home of a plan moves meanwhile.
+    control : ControlDriver
+        Has the snapshots and the settings, and keeps the decisions.
+
+    Attributes
+    ----------
+    error : str or None
+        The error of the last period.
+    """
+
+    def __init__(self, moves: HomeMoves, retirement: Retirement, control: ControlDriver):
+        self.moves = moves
+        self.retirement = retirement
+        self.control = control
+        self.jobs = moves.jobs
+        self.settings = control.options.placement
+        self.error: str | None = None
+        self._loop: PlacementLoop | None = None
+        self._measured = MeasuredMoves(self.settings)
+        self._spent: deque[float] = deque(maxlen=2)
+        self._seen = -math.inf
+        self._task: asyncio.Task[None] | None = None
+        self._moving: dict[str, asyncio.Task[None]] = {}
+        self._told: dict[str, tuple[int, str]] = {}
+
+    # life
+
+    def wake(self) -> None:
+        """Start the loop if a job has a planner, unless it runs."""
+        if self._placed() and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Stop the loop, and the moves that have not begun."""
+        for task in (self._task, *self._moving.values()):
+            if task is not None:
+                task.cancel()
+
+    def note_moves(self, changes: tuple[HomeChange, ...]) -> None:
+        """Learn from moves that were carried out, for a planner or by command."""
+        for change in changes:
+            self._measured.observe(change.moved_bytes, change.pause)
+
+    def _placed(self) -> list[JobRecord]:
+        """Return the running jobs whose homes a planner places."""
+        return [one for one in self.jobs.running if one.elastic and one.spec.options.placement != SPREAD]
+
+    async def _run(self) -> None:
+        """Run a period after the other, until no job has a planner."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-homes")
+        try:
+            while self._placed():
+                await asyncio.sleep(self._wait())
+                await self._guarded_period(pool)
+        finally:
+            pool.shutdown(wait=False)
+
+    def _wait(self) -> float:
+        """Return the seconds until the next decision: longer if the last ones took long."""
+        # One decision may have taken long because it imported a solver, as the first one does.
+        spent = min(self._spent) if len(self._spent) == self._spent.maxlen else 0.0
+        return max(self.settings.period, spent / PLANNING_SHARE)
+
+    async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
+        try:
+            await self.period(pool)
+        except Exception as error:  # an error of any kind ends this period only
+            logger.exception("the placement loop")
+            self.error = f"{type(error).__name__}: {error}"
+        else:
+            self.error = None
+
+    # one period
+
+    async def period(self, pool: ThreadPoolExecutor) -> None:
+        """Decide on the snapshots since the last period, and begin to carry the decisions out."""
+        snapshots = self._fresh()
+        if not snapshots or not self._placed():
+            # While all jobs are idle, the control loop takes no snapshots.
+            return
+        decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots)
+        for decision in decisions:
+            self._act(decision, snapshots[-1])
+
+    def _fresh(self) -> list[Snapshot]:
+        """Return the snapshots of this period, oldest first."""
+        kept = self.control.snapshot_log.snapshots
+        if not kept:
+            return []
+        since = max(self._seen, kept[-1].now - self._wait())
+        self._seen = kept[-1].now
+        return [snapshot for snapshot in kept if snapshot.now > since]
+
+    def _decide(self, snapshots: list[Snapshot]) -> tuple[PlacementDecision, ...]:
+        """Return the decisions; runs in a thread of its own."""
+        with responsive():
+            if self._loop is None:
+                # SciPy takes long to import, and clusters without planners do not need it.
+                from dask_elastic.control.placement.loop import PlacementLoop
+
+                self._loop = PlacementLoop(self.settings)
+            began = time.thread_time()
+            self._loop.rates = self._measured.rates()
+            for snapshot in snapshots[:-1]:
+                self._loop.observe(snapshot)
+            decisions = self._loop.decide(snapshots[-1])
+            self._spent.append(time.thread_time() - began)
+            return decisions
+
+    def _act(self, decision: PlacementDecision, snapshot: Snapshot) -> None:
+        """Begin to carry a decision out, or note why nothing is changed."""
+        record = self.jobs.get(decision.job)
+        if record is None or not record.live or not record.runs(decision.generation):
+            return
+        planned = [_planned(one, decision, snapshot) for one in decision.moves or decision.deferred]
+        if decision.moves:
+            moving = self._moving.get(record.name)
+            if moving is None or moving.done():
+                task = asyncio.ensure_future(self._carry_out(record, planned, decision.generation))
+                self._moving[record.name] = task
+                task.add_done_callback(lambda task: self._moved(record.name, task))
+        elif record.spec.options.dry_run and planned:
+            self._tell(record, planned, f"Placement {decision.placement!r}: {decision.reason}")
+        elif not decision.bottleneck:
+            self._tell(record, [], f"Placement {decision.placement!r}: {decision.reason}")
+
+    def _moved(self, job: str, task: asyncio.Task[None]) -> None:
+        if self._moving.get(job) is task:
+            del self._moving[job]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("job %r: homes could not be moved", job, exc_info=error)
+
+    def _tell(self, record: JobRecord, planned: list[PlannedHome], reason: str) -> None:
+        """Keep what is not carried out among the decisions, once as long as it stays the same."""
+        changes = tuple(one.change for one in planned)
+        said = record.spec.generation, f"{reason} {[(one.executor, one.source, one.target) for one in changes]}"
+        if self._told.get(record.name) != said:
+            self._told[record.name] = said
+            self.control.note_homes(record, changes, reason, applied=False)
+
+    # carrying out
+
+    async def _carry_out(self, record: JobRecord, planned: list[PlannedHome], generation: int) -> None:
+        """Move homes one after the other; the first that cannot move ends the period."""
+        for one in planned:
+            try:
+                if not await self._may_move(record, generation):
+                    return
+                await self._move(record, one)
+            except (ElasticError, Relayed, OSError, TimeoutError) as error:
+                if not record.live or not record.runs(generation):
+                    return
+                cause = load_error(error.data) if isinstance(error, Relayed) else error
+                logger.warning("job %r: the home of %s stays: %s", record.name, one.change.executor, cause)
+                self._tell(record, [one], f"{one.reason} It could not be carried out: {cause}")
+                return
+            self._told.pop(record.name, None)
+
+    async def _may_move(self, record: JobRecord, generation: int) -> bool:
+        """Return whether homes may move, once no other home moves and no checkpoint is in progress."""
+        await record.homes.still()
+        if record.checkpoints is not None:
+            # The move would have it given up: with many moves, no checkpoint would ever be complete.
+            async with record.checkpoints.exclusive:
+                pass
+        runs = record.live and record.runs(generation) and hindrance(record) is None
+        return runs and not self.retirement.active
+
+    async def _move(self, record: JobRecord, planned: PlannedHome) -> None:
+        """Move a home.
+
+        Raises
+        ------
+        PlanningError
+            If the plan no longer fits.
+        """
+        change = planned.change
+        home = record.nodes[record.homes.node(*change.executor)]
+        if home != change.source:
+            raise PlanningError(
+                f"the plan no longer fits: {change.executor} is at home on {home} by now, not on {change.source}"
+            )
+        if change.target not in self.moves.workers:
+            raise PlanningError(f"the plan no longer fits: worker {change.target} has left the cluster")
+        await self.moves.move(record, change.executor, change.target, planned.reason, planned.forecast)
+
+
+def _planned(move: HomeMove, decision: PlacementDecision, snapshot: Snapshot) -> PlannedHome:
+    source, target = (snapshot.nodes[node].address for node in (move.source, move.target))
+    forecast = HomeForecast(decision.placement, move.moved_bytes, move.pause, move.gain, move.traffic, move.costs)
+    change = HomeChange(move.executor, source, target, move.moved_bytes, move.pause, forecast)
+    return PlannedHome(change, forecast, move_reason(forecast, decision.reason))

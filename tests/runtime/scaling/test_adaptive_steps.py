@@ -1,0 +1,176 @@
+"""A cluster that shrinks step by step, against a scheduler that answers what the test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+import dask_elastic as de
+from dask_elastic.runtime.protocol.calls import HOSTED, answer_codec, read_call
+from dask_elastic.runtime.protocol.cluster_calls import ClusterNeed, Keep, NeedOfCluster
+from dask_elastic.runtime.protocol.job_calls import Retire
+from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.vocab.errors import PlanningError
+
+KINDS = {kind.operation: kind for kind in (Keep, NeedOfCluster, Retire)}
+
+
+class FakeCluster:
+    """A cluster and its scheduler: three workers of two slots, which jobs need as far as the test says.
+
+    Attributes
+    ----------
+    slots : float
+        Slots that jobs need.
+    calls : list of Call
+        What the scheduler was asked, except for what jobs need.
+    on_retire : list of callable
+        Called with each retirement, one after the other; may raise.
+    closed : list of str
+        The workers that were closed.
+    """
+
+    def __init__(self):
+        self.plan = self.requested = self.observed = {"a", "b", "c"}
+        self.slots, self.calls, self.on_retire, self.closed = 1.0, [], [], []
+        self.loop = SimpleNamespace(add_callback=lambda function: None)
+        self.scheduler_comm = self
+
+    def __getattr__(self, operation):
+        if operation not in KINDS:
+            raise AttributeError(operation)
+
+        async def answer(**message):
+            kind = KINDS[operation]
+            call = read_call(kind, message)
+            try:
+                answer = await self._answer(call)
+            except PlanningError as error:
+                return {"error": dump_error(error)}
+            encode = answer_codec(kind).encode
+            return {"answer": answer if encode is None else encode(answer)}
+
+        return answer
+
+    async def _answer(self, call):
+        if isinstance(call, NeedOfCluster):
+            workers = tuple((f"tcp://{name}", name) for name in sorted(self.plan))
+            return ClusterNeed(self.slots, 0, 1, 2, workers)
+        self.calls.append(call)
+        if isinstance(call, Retire) and self.on_retire:
+            await self.on_retire.pop(0)()
+        return None
+
+    async def get_metadata(self, keys, default):
+        return "1.0" if keys == [HOSTED] else default
+
+    async def retire_workers(self, names, **options):
+        self.closed += names
+
+    def scale_down(self, names):
+        self.plan -= set(names)
+
+
+@pytest.fixture
+def adaptive():
+    """Return a function that runs a test with a fake cluster and its adaptive object."""
+
+    def run(test):
+        async def with_cluster():
+            cluster = FakeCluster()
+            made = de.ElasticAdaptive(cluster, interval="1 hour", cooldown=0, minimum=1, maximum=3)
+            made.interval = 0.005
+            await asyncio.wait_for(test(cluster, made), 100)
+
+        asyncio.run(with_cluster())
+
+    return run
+
+
+async def fails():
+    raise OSError("the connection to the scheduler was lost")
+
+
+def test_workers_are_emptied_and_closed_one_by_one(adaptive):
+    async def test(cluster, made):
+        assert await made.safe_target() == 1
+        await made.scale_down(["a", "b"])
+        assert [type(call) for call in cluster.calls] == [Retire, Retire]
+        assert (cluster.closed, cluster.plan) == (["a", "b"], {"c"})
+        await made.safe_target()
+        assert len(cluster.calls) == 2, "nothing is left to be kept"
+
+    adaptive(test)
+
+
+def test_worker_whose_retirement_lost_its_connection_is_kept_by_the_next_step(adaptive):
+    async def test(cluster, made):
+        await made.safe_target()
+        cluster.on_retire = [fails]
+        with pytest.raises(OSError, match="connection to the scheduler"):
+            await made.scale_down(["a", "b"])
+        assert cluster.closed == []
+        await made.safe_target()
+        assert cluster.calls[-1] == Keep(("tcp://a",))
+        await made.safe_target()
+        assert cluster.calls.count(Keep(("tcp://a",))) == 1
+
+    adaptive(test)
+
+
+def test_worker_that_could_not_be_closed_is_kept(adaptive, monkeypatch):
+    async def test(cluster, made):
+        await made.safe_target()
+        monkeypatch.setattr(cluster, "retire_workers", lambda **given: fails(), raising=False)
+        with pytest.raises(OSError, match="connection to the scheduler"):
+            await made.scale_down(["a"])
+        await made.safe_target()
+        assert cluster.calls[-1] == Keep(("tcp://a",))
+
+    adaptive(test)
+
+
+def test_next_worker_is_not_emptied_once_workers_are_needed_again(adaptive):
+    async def test(cluster, made):
+        await made.safe_target()
+        blocked = asyncio.Event()
+
+        async def load_returns():
+            cluster.slots = 6.0
+            await blocked.wait()
+
+        cluster.on_retire = [load_returns]
+        await made.scale_down(["a", "b"])
+        assert [type(call) for call in cluster.calls] == [Retire, Keep]
+        assert cluster.closed == []
+
+    adaptive(test)
+
+
+def test_nothing_is_emptied_if_load_returned_before_the_first_step(adaptive):
+    async def test(cluster, made):
+        await made.safe_target()
+        cluster.slots = 6.0
+        await made.scale_down(["a", "b"])
+        assert (cluster.calls, cluster.closed) == ([], [])
+
+    adaptive(test)
+
+
+def test_worker_that_cannot_be_emptied_is_kept_and_the_next_one_leaves(adaptive):
+    async def test(cluster, made):
+        await made.safe_target()
+
+        async def refuses():
+            raise PlanningError("worker tcp://a cannot be drained")
+
+        cluster.on_retire = [refuses]
+        await made.scale_down(["a", "b"])
+        assert [type(call) for call in cluster.calls] == [Retire, Keep, Retire]
+        assert cluster.closed == ["b"]
+        await made.safe_target()
+        assert await made.workers_to_close(1) == ["c"]
+
+    adaptive(test)
