@@ -83,6 +83,8 @@ class HomeChange:
         Bytes of state that were sent.
     pause : float
         Seconds for which rows of the executor waited.
+    paused_bytes : float
+        Bytes of state that were sent during the pause.
     """
 
     executor: ExecutorId
@@ -90,6 +92,7 @@ class HomeChange:
     target: str
     moved_bytes: float
     pause: float
+    paused_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 Notes
 -----
-Decision 76. The old home drives the move; see `dask_elastic.runtime.protocol.home_calls` for the calls. The scheduler
-decides when a move can no longer be cancelled: just before it calls the old home. Until then the loss of the new home
-cancels the move. From then on the loss of either home ends the generation, as does an unknown error of the move.
+Decisions 76 and 84. The old home drives the move; see `dask_elastic.runtime.protocol.home_calls` for the calls. It
+first copies the state, while checkpoints, changes of cores and moves of shards go on.
+
+The scheduler decides when a move can no longer be cancelled: just before it calls the old home to move the executor.
+Until then the loss of the new home cancels the move. From then on the loss of either home ends the generation, as does
+an unknown error of the move.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any, TypeVar
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
-from dask_elastic.runtime.protocol.home_calls import CancelHome, HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
@@ -116,7 +119,12 @@ class HomeMoves:
             raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
+            await self._copy(record, moving, generation)
             change = await self._exclusively(record, moving, generation)
+        except Exception:  # whatever it is, neither home keeps what was begun there
+            if record.live and record.runs(generation):
+                await self._cancel(record, moving)
+            raise
         finally:
             job_homes.end()
         self._moved(record, change, _sentence(change, reason))
@@ -135,6 +143,23 @@ class HomeMoves:
             raise MoveRefused(
                 f"worker {address} is {status}: it becomes no home. Wait until it runs, or choose another."
             )
+
+    async def _copy(self, record: JobRecord, moving: MovingHome, generation: int) -> None:
+        """Have the old home copy the state to the new one; an error leaves the executor where it is."""
+        source = record.nodes[moving.source]
+        call = CopyHome(*record.generation_id, *moving.executor, moving.table)
+        try:
+            copied = await unless_over(record, self.calls.of_home(record, source, call))
+        except Exception as error:
+            if not record.live or not record.runs(generation):
+                raise _gone(record) from error
+            if isinstance(error, Relayed):
+                cause = load_error(error.data)
+                raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {cause}") from error
+            raise
+        if not record.live or not record.runs(generation):
+            raise _gone(record)
+        logger.info("job %r: the state of %s is copied: %s", record.name, moving.executor, copied)
 
     async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
         why = f"the home of {moving.executor} was to move: the next checkpoint begins after that"
@@ -168,40 +193,40 @@ class HomeMoves:
                 self._failed(record, moving.executor, error)
                 raise
             moving.begun = False
-            await self._cancel(record, target, CancelHome(*which))
             raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {refusal}") from error
         if not record.live or not record.runs(generation):
             raise _gone(record)
         await self._arrive(record, moving, answer, generation)
-        return HomeChange(moving.executor, source, target, float(answer.nbytes), answer.pause)
+        sizes = float(answer.nbytes), answer.pause, float(answer.paused_bytes)
+        return HomeChange(moving.executor, source, target, *sizes)
 
     async def _prepare(self, record: JobRecord, moving: MovingHome, target: str, call: PrepareHome) -> None:
         """Have the new home hold what arrives; raises if it cannot, or has left the job meanwhile."""
-        cancel = CancelHome(*record.generation_id, *moving.executor)
         try:
             await unless_over(record, self.calls.one(target, call))
-        except Exception as error:
-            if record.runs(call.generation):
-                await self._cancel(record, target, cancel)
-            if isinstance(error, Relayed):
-                cause = load_error(error.data)
-                raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
-            raise
+        except Relayed as error:
+            cause = load_error(error.data)
+            raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
         if not record.runs(call.generation) or not record.live:
             raise _gone(record)
         # From here to the call of the old home nothing else runs on the event loop.
         if record.nodes[moving.target] != target or target in record.expelling or target not in self.workers:
             raise NodeLost(f"worker {target} was lost before {moving.executor} moved there: it stays where it is")
         if target in self.workers.retiring:
-            await self._cancel(record, target, cancel)
             raise MoveRefused(f"worker {target} is to leave: it becomes no home. Choose another one.")
 
-    async def _cancel(self, record: JobRecord, target: str, call: CancelHome) -> None:
-        try:
-            await asyncio.wait_for(self.calls.one(target, call), CANCEL_SECONDS)
-        except (ElasticError, Relayed, TimeoutError) as error:
-            # The next generation, or the next move there, begins anew.
-            logger.info("job %r: %s of %s: %s", record.name, call.operation, target, error)
+    async def _cancel(self, record: JobRecord, moving: MovingHome) -> None:
+        """End what the homes have begun; the old one first, since it sends to the new one."""
+        call = CancelHome(*record.generation_id, *moving.executor, moving.table.version)
+        for node in (moving.source, moving.target):
+            address = record.nodes[node]
+            try:
+                await asyncio.wait_for(self.calls.one(address, call), CANCEL_SECONDS)
+            except (ElasticError, Relayed, TimeoutError) as error:
+                # The next generation, or the next move there, begins anew.
+                logger.info("job %r: %s of %s: %s", record.name, call.operation, address, error)
+            if not record.live or not record.runs(call.generation):
+                return
 
     async def _arrive(self, record: JobRecord, moving: MovingHome, answer: HomeMoved, generation: int) -> None:
         """Note that an executor has begun at its new home, and move its cores there."""
@@ -311,5 +336,5 @@ def _sentence(change: HomeChange, reason: str) -> str:
     size, pause = change.moved_bytes / 1e6, 1_000 * change.pause
     return (
         f"{reason} The home of {change.executor} has moved from {change.source} to {change.target} with {size:.3g} MB "
-        f"of state; its rows waited for {pause:.0f} ms."
+        f"of state; its rows waited for {pause:.0f} ms, while the last {change.paused_bytes / 1e6:.3g} MB were sent."
     )
