@@ -143,7 +143,7 @@ STALE_CALLS = [
     home_calls.CancelHome(*STALE, operator="op", executor=0, version=1),
     home_calls.CopyHome(*STALE, operator="op", executor=0, table=HomeTable(1, (0,))),
     home_calls.CopyState(*STALE, operator="op", executor=0, number=1, position=0, portion=()),
-    home_calls.MoveHome(*STALE, operator="op", executor=0, table=HomeTable(1, (0,))),
+    home_calls.MoveHome(*STALE, operator="op", executor=0, table=HomeTable(1, (0,)), cores=1),
     home_calls.InstallHome(
         *STALE,
         operator="op",
@@ -162,7 +162,7 @@ STALE_CALLS = [
         clocks=(None, 0),
         taken=0.0,
         incarnations={},
-        cores={},
+        cores=1,
         over=0,
         newest_change=0,
         rows=0,

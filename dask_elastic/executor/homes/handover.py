@@ -50,8 +50,6 @@ class Handover:
         See `Links.incarnations`.
     flushes : tuple of int
         Requested flushes that are not complete; the handed over state is up to date.
-    cores : mapping of int to int
-        The cores by node.
     rows : int
         Tuples processed so far.
     """
@@ -69,7 +67,6 @@ class Handover:
     taken: float
     incarnations: Mapping[int, int]
     flushes: tuple[int, ...]
-    cores: Mapping[int, int]
     rows: int = 0
 
     @classmethod
@@ -108,7 +105,6 @@ class Handover:
             executor.time_taken,
             executor.links.incarnations(),
             tuple(token for token in executor.flushes.requested() if token >= 0),
-            executor.cores.by_node(),
             executor.measures.rows,
         )
 

@@ -102,7 +102,7 @@ class HomeMoved(NamedTuple):
     pause : float
         Seconds from the first upstream instance that used the new home until the executor had begun there.
     cores : dict of int to int
-        The executor's cores by node, which may be fewer than before if a node was lost meanwhile.
+        The cores with which the executor has begun, by node.
     """
 
     nbytes: int
@@ -126,11 +126,14 @@ class MoveHome(PartCall[HomeMoved]):
         Which of its executors.
     table : HomeTable
         Where its executors are after the move.
+    cores : int
+        Cores with which it begins at its new home, at least one. Others are given to it afterwards.
     """
 
     operator: str
     executor: int
     table: HomeTable
+    cores: int
 
 
 # the old home to the new one
@@ -252,8 +255,8 @@ class InstallHome(PartCall[dict[int, int]]):
         The newest processing time of a row.
     incarnations : dict of int to int
         See `Links.incarnations`.
-    cores : dict of int to int
-        The cores by node.
+    cores : int
+        The cores with which it begins there.
     rows : int
         Tuples processed so far.
     over : int
@@ -280,7 +283,7 @@ class InstallHome(PartCall[dict[int, int]]):
     clocks: tuple[int | None, int]
     taken: float
     incarnations: dict[int, int]
-    cores: dict[int, int]
+    cores: int
     rows: int
     over: int
     newest_change: int

@@ -254,7 +254,8 @@ class HomeMoves:
                 self.copies.finish(move)
             case HomeAction.HAND_OVER:
                 home = self.world.homes[move.executor]
-                given = HandedOver(move.executor, *home.driver.handover(*self.copies.last()))
+                handover, cores = home.driver.handover(*self.copies.last()), home.executor.cores.by_node()
+                given = HandedOver(move.executor, *handover, cores)
                 self._send(move.source, move.target, given)
             case HomeAction.CANCEL:
                 self.copies.cancel(move)
@@ -298,7 +299,7 @@ class HomeMoves:
         before = world.homes[identity]
         if (known := world.remotes.pop((node, identity), None)) is not None:
             known.close()
-        first = {node: max(1, handover.cores.get(node, 0))}
+        first = {node: max(1, given.cores.get(node, 0))}
         store = handover.state(self.copies.arrived(node, identity))
         executor = make_executor(world, before.component, identity, node, first, store)
         handover.install(executor)
@@ -314,7 +315,7 @@ class HomeMoves:
         home.start_clock()
         for origin, item in self._arrivals[identity][1].released():
             yield from home.take(origin, item)
-        world.command(identity, events.SetCores(handover.cores), refused=self._refused)
+        world.command(identity, events.SetCores(given.cores), refused=self._refused)
         self._send(node, before.executor.home, Installed(identity))
 
     def _refused(self, error: ElasticError) -> None:

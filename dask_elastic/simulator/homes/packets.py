@@ -78,12 +78,13 @@ class FencePassed:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Old home to new home: the executor, and the newest checkpoint and change of cores that it knew of."""
+    """Old home to new home: the executor, the newest checkpoint and change of cores that it knew of, and its cores."""
 
     executor: ExecutorId
     handover: Handover
     over: int
     newest_change: int
+    cores: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ def fenced(part, wait_for):
 
 def call_of(old, new, wait_for):
     """Drain an executor at its old home, and return the call that hands it over."""
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 2)
     drained(old)
     fenced(old, wait_for)
     for node in (0, 2, 3):

@@ -49,7 +49,7 @@ def handover(**values):
         "copy": 3, "portions": 5, "rest": REST, "schemas": {"op": SCHEMA, "worst": None},
         "event_time": 65, "counts": RowCounts(3, late=1),
         "inputs": inputs(), "watermarks": standing, "sharing": Sharing.of(True, [(90, False)]), "clocks": (60, -5),
-        "taken": 12.5, "incarnations": {0: 3}, "flushes": (), "cores": {0: 2, 4: 1}, "rows": 77, **values,
+        "taken": 12.5, "incarnations": {0: 3}, "flushes": (), "rows": 77, **values,
     }  # fmt: skip
     return Handover(**given)
 
@@ -57,7 +57,7 @@ def handover(**values):
 def sent(value):
     """Return the call as it arrives."""
     credit, chains = (CreditInUse(ExecutorId("next", 0), 100, 2),), {"op": CHAIN, "worst": None}
-    call = message_of(JobGeneration("job", 4), ME, value, 8, 9, credit, chains)
+    call = message_of(JobGeneration("job", 4), ME, value, 8, 9, credit, chains, 2)
     return read_call(InstallHome, arguments_of(call))
 
 

@@ -26,7 +26,7 @@ sys.path.pop(0)
 
 
 def test_begin_switches_all_nodes_and_sends_the_end_marks_of_instances_here(old):
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     assert not result.done()
     switches = [(address, table) for kind, address, _, table in old.node.sent if kind == "switch"]
     assert switches == [(NODES[node], AFTER) for node in (0, 2, 3, 4)]
@@ -47,7 +47,7 @@ def test_begin_switches_all_nodes_and_sends_the_end_marks_of_instances_here(old)
 )
 def test_move_that_does_not_fit_is_refused_and_changes_nothing(old, executor, table, message):
     with pytest.raises(MoveRefused, match=message):
-        old.moves.begin(executor, table)
+        old.moves.begin(executor, table, 1)
     assert old.node.sent == []
     assert old.members.tier.tables["op"] == BEFORE
 
@@ -55,31 +55,31 @@ def test_move_that_does_not_fit_is_refused_and_changes_nothing(old, executor, ta
 def test_move_to_a_node_that_is_not_connected_is_refused(old):
     old.node.unreachable.add(NODES[3])
     with pytest.raises(MoveRefused, match="the new home is not connected: the channel to three is closed"):
-        old.moves.begin(FIRST, AFTER)
+        old.moves.begin(FIRST, AFTER, 1)
     assert old.node.sent == []
 
 
 def test_second_move_is_refused_until_the_first_has_ended(old):
     old.homes[SECOND] = old.threads_of(old.executor(SECOND, {1: 1}))
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     with pytest.raises(MoveRefused, match=r"op\[0\] is moving: one home of a job moves at a time"):
-        old.moves.begin(SECOND, AFTER.moved(1, to=4))
+        old.moves.begin(SECOND, AFTER.moved(1, to=4), 1)
 
 
 def test_needed_node_that_is_lost_at_the_switch_fails_the_job_and_a_guest_does_not(old):
     old.node.unreachable.add(NODES[4])
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     assert old.errors == []
     lost = Part(1)
     lost.homes[FIRST] = lost.threads_of(lost.executor(FIRST, {1: 1}))
     lost.node.unreachable.add(NODES[2])
     with pytest.raises(NodeLost):
-        lost.moves.begin(FIRST, AFTER)
+        lost.moves.begin(FIRST, AFTER, 1)
     assert isinstance(lost.errors[0], NodeLost)
 
 
 def test_executor_that_finishes_first_stays_and_all_nodes_switch_back(old):
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     old.node.sent.clear()
     old.moves.finished(FIRST)
     with pytest.raises(MoveRefused, match=r"op\[0\] has finished: its home does not move any more"):
@@ -94,7 +94,7 @@ def test_executor_that_finishes_first_stays_and_all_nodes_switch_back(old):
 def test_executor_is_handed_over_when_the_needed_nodes_have_confirmed_the_fence(old, wait_for):
     batch = Batch(pa.record_batch({"k": [1]}), None, 0.0)
     old.exchange._gate(FIRST, SECOND).acquire(batch.nbytes)
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     assert fenced(old, wait_for) == {0, 2, 3, 4}
     assert FIRST not in old.homes
@@ -120,7 +120,7 @@ def test_executor_is_handed_over_when_the_needed_nodes_have_confirmed_the_fence(
 
 def test_late_requests_at_the_old_home_are_refused_by_name(old, wait_for):
     home = old.homes[FIRST]
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     drained(old)
     fenced(old, wait_for)
     with pytest.raises(MoveRefused, match=r"op\[0\] has moved to another worker: ask for its state there"):
@@ -133,7 +133,7 @@ def test_late_requests_at_the_old_home_are_refused_by_name(old, wait_for):
 
 
 def test_end_of_the_job_ends_every_wait_of_a_move(old, wait_for):
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     fenced(old, wait_for)
     old.moves.abort()
@@ -145,7 +145,7 @@ def test_end_of_the_job_ends_every_wait_of_a_move(old, wait_for):
 
 
 def test_end_of_the_job_ends_the_wait_for_the_new_home(old, wait_for):
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     fenced(old, wait_for)
     for node in (0, 2, 3):
@@ -202,7 +202,7 @@ def test_executor_continues_at_its_new_home_with_what_was_held(old, new, wait_fo
     new.exchange.take_credit(FIRST, SECOND, 80, False)
     started = []
     new.threads.start = lambda name, run: started.append((name, run))
-    assert new.arrivals.install(call) == {1: 1}, "the executor keeps its cores"
+    assert new.arrivals.install(call) == {3: 2}, "the cores that follow"
     home = new.homes[FIRST]
     taken = []
     home.offer = lambda origin, batch, nbytes: taken.append((origin, batch.rows.num_rows, nbytes))
@@ -246,7 +246,7 @@ def test_node_that_has_lost_a_needed_one_becomes_no_home(new):
 
 
 def test_waits_of_a_departure_end_as_aborted(old):
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     departure = old.moves._departures[FIRST]
     old.moves.abort()
     with pytest.raises(Aborted):
@@ -291,5 +291,5 @@ def test_move_that_begins_when_the_job_has_just_ended_ends(old):
     old.threads.end()
     old.moves.abort()
     with pytest.raises(UnknownJob, match=r"job 'job' ended while op\[0\] moved"):
-        old.moves.begin(FIRST, AFTER).result(0)
+        old.moves.begin(FIRST, AFTER, 1).result(0)
     assert old.node.sent == []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -120,7 +120,7 @@ class HomeMoves:
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
             await self._copy(record, moving, generation)
-            change = await self._exclusively(record, moving, generation)
+            change = await self._exclusively(record, moving, generation, address)
         except Exception:  # whatever it is, neither home keeps what was begun there
             if record.live and record.runs(generation):
                 await self._cancel(record, moving)
@@ -161,10 +161,9 @@ class HomeMoves:
             raise _gone(record)
         logger.info("job %r: the state of %s is copied: %s", record.name, moving.executor, copied)
 
-    async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
+    async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int, address: str) -> HomeChange:
         why = f"the home of {moving.executor} was to move: the next checkpoint begins after that"
         component, index = moving.executor
-        address = record.nodes[moving.target]
         # Of all its executors, too: their plan of windows changes at the homes of one moment.
         plan, cores = record.changing[component, -1], record.changing[component, index]
         async with plan, cores, self.checkpoints.excluded(record, why):
@@ -183,8 +182,12 @@ class HomeMoves:
         logger.info("job %r: the home of %s moves from %s to %s", record.name, moving.executor, source, target)
         await self._prepare(record, moving, target, PrepareHome(*which, dict(record.homes.tables)))
         moving.begun = True
+        key = (moving.executor.component, moving.executor.index)
+        moving.cores = self.cores.following(record, key, moving.source, moving.target)
+        cores = max(1, record.cores[key].get(moving.target, 0) + moving.cores)
         try:
-            answer = await unless_over(record, self.calls.of_home(record, source, MoveHome(*which, moving.table)))
+            call = MoveHome(*which, moving.table, cores)
+            answer = await unless_over(record, self.calls.of_home(record, source, call))
         except Exception as error:  # whatever it is, only a refusal leaves the executor where it is
             if not record.live or not record.runs(generation):
                 raise _gone(record) from error
@@ -232,7 +235,9 @@ class HomeMoves:
         """Note that an executor has begun at its new home, and move its cores there."""
         key = (moving.executor.component, moving.executor.index)
         record.homes.arrived()
+        wanted = _after_move(record.cores[key], moving)
         record.cores[key] = {node: count for node, count in answer.cores.items() if count}
+        moving.cores = 0
         record.chosen_homes[key] = record.nodes[moving.target]
         # Their last reports were sent before the executor had moved.
         for node in (moving.target, moving.source):
@@ -241,10 +246,10 @@ class HomeMoves:
             # The next generation numbers its nodes anew.
             return
         try:
-            await self.cores.follow(record, key, moving.source)
+            await self.cores.give(record, key, wanted)
         except (ElasticError, Relayed) as error:
             cause = load_error(error.data) if isinstance(error, Relayed) else error
-            logger.warning("job %r: the cores of %s stay where they are: %s", record.name, moving.executor, cause)
+            logger.warning("job %r: %s has other cores than before it moved: %s", record.name, moving.executor, cause)
 
     async def _take_report(self, record: JobRecord, node: int, generation: int) -> None:
         """Replace the last report of a node by a new one, or drop it if there is none."""
@@ -308,6 +313,15 @@ def hindrance(record: JobRecord) -> ElasticError | None:
     if record.checkpoints is not None and (record.checkpoints.stopping or record.checkpoints.held):
         return MoveRefused(f"{name} is being stopped with a savepoint: its executors do not move any more")
     return None
+
+
+def _after_move(cores: Mapping[int, int], moving: MovingHome) -> dict[int, int]:
+    """Return the cores of an executor by node, of which some have moved with its home."""
+    # A node may have been lost meanwhile, and its cores with it.
+    moved = min(moving.cores, cores.get(moving.source, 0))
+    after = {**cores, moving.target: cores.get(moving.target, 0) + moved}
+    after[moving.source] = cores.get(moving.source, 0) - moved
+    return {node: count for node, count in after.items() if count}
 
 
 def _check(record: JobRecord) -> None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from dask_elastic.executor import events
 from dask_elastic.executor.homes.arrival import Arrival
 from dask_elastic.executor.homes.handover import Handover
 from dask_elastic.executor.homes.incoming_copy import IncomingCopy
@@ -18,7 +17,7 @@ from dask_elastic.runtime.worker.exchange import HomeInstance
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.homes.handover_message import copied_rows, handover_of
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
-from dask_elastic.vocab.errors import MoveRefused, PlanningError
+from dask_elastic.vocab.errors import MoveRefused
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.node")
@@ -150,7 +149,6 @@ class Arrivals:
         if part.checkpoints is not None:
             # What was given up while the executor was on its way, as a later one was not begun.
             home.abandon_checkpoint(part.checkpoints.given_up)
-        self._set_cores(home, call.cores)
         arrival = part.exchange.arrivals[executor]
         part.threads.start(f"{executor}-arrival", partial(self._release, home, arrival))
         with home.executor.lock:
@@ -159,7 +157,7 @@ class Arrivals:
     def _continued(self, identity: ExecutorId, call: InstallHome) -> ExecutorThreads:
         part = self._part
         handover, here = handover_of(call), part.members.node
-        first = {here: max(1, call.cores.get(here, 0))}
+        first = {here: max(1, call.cores)}
         executor = part.factory.executor(identity, first, self._state(identity, handover))
         handover.install(executor)
         home = part.factory.home(executor)
@@ -181,16 +179,6 @@ class Arrivals:
         with self._lock:
             self._drop(executor)
         return state
-
-    def _set_cores(self, home: ExecutorThreads, cores: Mapping[int, int]) -> None:
-        """Give the executor the cores that it had, on those nodes that have not left."""
-        left = self._part.members.left
-        kept = {node: count for node, count in cores.items() if count and node not in left}
-        try:
-            if kept:
-                home.handle(events.SetCores(kept))
-        except PlanningError as error:
-            logger.warning("%s has other cores at its new home: %s", home.identity, error)
 
     def _release(self, home: ExecutorThreads, arrival: Arrival[Callable[[HomeInstance], None]]) -> None:
         """Let the executor handle what was held; each item may run tasks, so in a thread of its own."""

@@ -27,6 +27,8 @@ class Departure:
         This node.
     table : HomeTable
         Where the operator's executors are after the move.
+    cores : int
+        Cores with which the executor begins there.
 
     Attributes
     ----------
@@ -36,11 +38,12 @@ class Departure:
         Waits for the new home; raises `Aborted` if the job ends meanwhile.
     """
 
-    def __init__(self, executor: ExecutorId, source: int, table: HomeTable):
+    def __init__(self, executor: ExecutorId, source: int, table: HomeTable, cores: int):
         self.executor = executor
         self.source = source
         self.target = table.homes[executor.index]
         self.table = table
+        self.cores = cores
         self.result: Future[HomeMoved] = Future()
         self._move = HomeMove(executor, source, self.target)
         self._lock = threading.Lock()

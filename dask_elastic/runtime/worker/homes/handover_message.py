@@ -33,6 +33,7 @@ def message_of(
     newest_change: int,
     credit: tuple[CreditInUse, ...],
     chains: Mapping[str, Chain | None],
+    cores: int,
 ) -> InstallHome:
     """Return the call that hands an executor over; the other arguments are as `InstallHome` describes them."""
     now, emitted, last = handover.watermarks
@@ -56,7 +57,7 @@ def message_of(
         clocks=handover.clocks,
         taken=handover.taken,
         incarnations=dict(handover.incarnations),
-        cores=dict(handover.cores),
+        cores=cores,
         rows=handover.rows,
         over=over,
         newest_change=newest_change,
@@ -93,7 +94,6 @@ def handover_of(call: InstallHome) -> Handover:
         taken=call.taken,
         incarnations=call.incarnations,
         flushes=(),
-        cores=call.cores,
         rows=call.rows,
     )
 

@@ -65,7 +65,7 @@ class HomeHandlers:
     async def move(self, call: home_calls.MoveHome) -> home_calls.HomeMoved:
         """Move the home of an executor from here; returns when it has begun at its new one."""
         part, executor = self._running(call), ExecutorId(call.operator, call.executor)
-        moved = await self._node.in_thread(part.moves.begin, executor, call.table)
+        moved = await self._node.in_thread(part.moves.begin, executor, call.table, call.cores)
         # Not in a thread of the pool, since moves may take long.
         return await asyncio.shield(asyncio.wrap_future(moved))
 

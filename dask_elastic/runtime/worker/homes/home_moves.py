@@ -98,7 +98,7 @@ class HomeMoves:
 
     # the old home
 
-    def begin(self, executor: ExecutorId, table: HomeTable) -> Future[HomeMoved]:
+    def begin(self, executor: ExecutorId, table: HomeTable, cores: int) -> Future[HomeMoved]:
         """Begin to move an executor to its home in a table; the result comes at the end of the move.
 
         Raises
@@ -106,7 +106,7 @@ class HomeMoves:
         MoveRefused
             If it is not at home here, has finished, or a home is moving already; or if the new home is not connected.
         """
-        departure = self._registered(executor, table)
+        departure = self._registered(executor, table, cores)
         if self._part.threads.ended:
             # What ends the waits may have come before.
             self.abort()
@@ -120,8 +120,8 @@ class HomeMoves:
             raise
         return departure.result
 
-    def _registered(self, executor: ExecutorId, table: HomeTable) -> Departure:
-        home, departure = self._part.homes.get(executor), Departure(executor, self._here, table)
+    def _registered(self, executor: ExecutorId, table: HomeTable, cores: int) -> Departure:
+        home, departure = self._part.homes.get(executor), Departure(executor, self._here, table, cores)
         if home is None:
             raise MoveRefused(f"{executor} is not at home on node {self._here}")
         before = self._tier.tables[executor.component]
@@ -209,7 +209,7 @@ class HomeMoves:
         if part.checkpoints is not None:
             computes = home.executor.store.stores(executor.component)
             chains = {name: part.checkpoints.keeper.left(ExecutorId(name, executor.index)) for name in computes}
-        call = message_of(spec.generation_id, executor, *handover, credit, chains)
+        call = message_of(spec.generation_id, executor, *handover, credit, chains, departure.cores)
         cores = departure.answers.of(self._node.call_worker(spec.nodes[departure.target], call))
         departure.handle(HomeEvent.INSTALLED)
         part.stores.remove(executor, home.executor.store)
