@@ -215,6 +215,14 @@ class Chain:
         """
         return self._settled(number, failed=True)
 
+    def abandoned(self) -> Chain:
+        """Return the chain after all files that are not written were given up; see `failed`."""
+        chain = self
+        for link in self.links:
+            if not link.settled:
+                chain = chain.failed(link.number)
+        return chain
+
     def at(self, number: int) -> Chain:
         """Return the chain from which a checkpoint restores this executor, for its manifest.
 

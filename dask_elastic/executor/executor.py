@@ -61,6 +61,8 @@ class ElasticExecutor(ExecutorParts):
         The event times at which windows close; by default any.
     delay : int
         Microseconds by which times in the output may be older than the watermark of the inputs.
+    store : PrimaryState, optional
+        Its state, if it was copied before; no task uses it yet.
 
     Notes
     -----

@@ -56,12 +56,14 @@ class ExecutorParts:
         clocks: Collection[Clock] = (),
         grid: Grid | None = None,
         delay: int = 0,
+        store: PrimaryState | None = None,
     ):
         self.identity = identity
         self.home = home
         self.limits = limits or ExecutorLimits()
         self.lock = make_lock()
-        self.store = PrimaryState(space.shards, space.shard_of, make_lock)
+        # A store without keys is false.
+        self.store = PrimaryState(space.shards, space.shard_of, make_lock) if store is None else store
         self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
         self.cuts = Cuts()
         self.moves = Moves(self.routes, self.store, self.limits.patience, self.limits.migration, self.cuts)

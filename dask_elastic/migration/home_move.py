@@ -2,11 +2,13 @@
 
 Notes
 -----
-Decision 76. The old home drives the move. The upstream instances switch to the new home one by one, each with an end
-mark behind its last send to the old home. The new home holds what it gets. When the end marks of all inputs have
-arrived and all rows before them are settled, nothing is in flight within the executor, as at the cut of a checkpoint.
-A fence through each channel then finds out that nothing is in flight behind the executor either, and the old home hands
-its state and its standing over. The new home begins as after a restart from a checkpoint, with what it has held.
+Decisions 76 and 84. The old home drives the move. It first copies the state to the new home in portions, while the
+executor goes on, until little changes during a round. Then the upstream instances switch to the new home one by one,
+each with an end mark behind its last send to the old home. The new home holds what it gets. When the end marks of all
+inputs have arrived and all rows before them are settled, nothing is in flight within the executor, as at the cut of a
+checkpoint. A fence through each channel then finds out that nothing is in flight behind the executor either. Meanwhile
+the old home sends what is not copied of the state, which changes no more, and hands its standing over. The new home
+begins as after a restart from a checkpoint, with what it has held.
 
 Until the first instance has switched, the move can be cancelled. From then on the loss of either home is the loss of a
 home: the job restarts from its newest checkpoint, or fails if it has none.
@@ -26,6 +28,7 @@ class HomePhase(Enum):
     """Phase of the move of a home."""
 
     REQUESTED = "requested"
+    COPYING = "copying"
     PREPARING = "preparing"
     SWITCHING = "switching"
     FENCING = "fencing"
@@ -43,6 +46,7 @@ class HomeEvent(Enum):
     """An event of the move of a home."""
 
     STARTED = "started"
+    COPIED = "what is not copied is small"
     PREPARED = "new home is prepared"
     DRAINED = "executor is drained"
     PASSED = "a fence has come back"
@@ -55,21 +59,23 @@ class HomeEvent(Enum):
 class HomeAction(Enum):
     """What the old home does next."""
 
+    COPY = "copy the state to the new home while the executor goes on"
     PREPARE = "let the new home hold what arrives for the executor"
     SWITCH = "let all upstream instances switch to the new home, each with an end mark"
     FENCE = "let all receivers of outputs return credit to the new home, and confirm it behind earlier credit"
-    HAND_OVER = "send state and standing to the new home"
+    HAND_OVER = "send what is not copied of the state, and the standing, to the new home"
     WAIT = "wait for the next event"
     CLOSE = "forget the executor; commands that come late are passed on"
     CANCEL = "end the move; the executor stays"
     RESTART = "treat it as the loss of a home: restart the job from its checkpoint, or fail it"
 
 
-_UNSWITCHED = (HomePhase.REQUESTED, HomePhase.PREPARING)
+_UNSWITCHED = (HomePhase.REQUESTED, HomePhase.COPYING, HomePhase.PREPARING)
 _SWITCHED = (HomePhase.SWITCHING, HomePhase.FENCING, HomePhase.HANDING_OVER)
 
 TABLE: dict[tuple[HomePhase, HomeEvent], tuple[HomePhase, HomeAction]] = {
-    (HomePhase.REQUESTED, HomeEvent.STARTED): (HomePhase.PREPARING, HomeAction.PREPARE),
+    (HomePhase.REQUESTED, HomeEvent.STARTED): (HomePhase.COPYING, HomeAction.COPY),
+    (HomePhase.COPYING, HomeEvent.COPIED): (HomePhase.PREPARING, HomeAction.PREPARE),
     (HomePhase.PREPARING, HomeEvent.PREPARED): (HomePhase.SWITCHING, HomeAction.SWITCH),
     (HomePhase.SWITCHING, HomeEvent.DRAINED): (HomePhase.FENCING, HomeAction.FENCE),
     (HomePhase.FENCING, HomeEvent.PASSED): (HomePhase.FENCING, HomeAction.WAIT),
@@ -105,8 +111,9 @@ class HomeMove:
     Examples
     --------
     >>> move = HomeMove(ExecutorId("per_key", 0), source=0, target=1)
-    >>> [move.handle(event).name for event in (HomeEvent.STARTED, HomeEvent.PREPARED, HomeEvent.DRAINED)]
-    ['PREPARE', 'SWITCH', 'FENCE']
+    >>> events = (HomeEvent.STARTED, HomeEvent.COPIED, HomeEvent.PREPARED, HomeEvent.DRAINED)
+    >>> [move.handle(event).name for event in events]
+    ['COPY', 'PREPARE', 'SWITCH', 'FENCE']
     >>> move.fence([0, 2])
     >>> move.passed(2).name, move.passed(0).name, move.handle(HomeEvent.INSTALLED).name
     ('WAIT', 'HAND_OVER', 'CLOSE')

@@ -45,7 +45,7 @@ class CheckpointCommands:
 
         The barriers of some inputs of a moving executor would reach its old home, those of the others its new one.
         """
-        if self.world.moves.current is not None:
+        if self.world.moves.is_bound:
             return
         self.give_up()
         self.tell_begun(self._checkpoints.begin())

@@ -84,14 +84,27 @@ def _build_sources(world: JobInstances, component: Component, operator: SourceOp
         _add(world, identity)
 
 
+def make_store(world: JobInstances, component: Component) -> PrimaryState:
+    """Return a store for the state of an executor."""
+    space = world.spaces[component.name]
+    store = PrimaryState(space.shards, space.shard_of)
+    store.hold(component.computes)
+    return store
+
+
 def make_executor(
-    world: JobInstances, component: Component, identity: ExecutorId, node: int, cores: Mapping[int, int]
+    world: JobInstances,
+    component: Component,
+    identity: ExecutorId,
+    node: int,
+    cores: Mapping[int, int],
+    store: PrimaryState | None = None,
 ) -> FollowedExecutor:
     """Return a new executor at a home, which has not started."""
     operator = component.operator
     assert isinstance(operator, Compute)
     inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
-    executor = FollowedExecutor(
+    return FollowedExecutor(
         identity,
         world.spaces[component.name],
         node,
@@ -102,9 +115,8 @@ def make_executor(
         clocks=component.clocks,
         grid=grid_of(component.computes),
         delay=operator.delay,
+        store=make_store(world, component) if store is None else store,
     )
-    executor.store.hold(component.computes)
-    return executor
 
 
 def _build_executors(world: JobInstances, component: Component) -> None:

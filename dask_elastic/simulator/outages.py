@@ -121,6 +121,7 @@ class Outages:
         for home in self._homes_on(home_node):
             self.world.record("{} handles the loss of node {}", home.identity, node)
             home.driver.node_left(node, died=False)
+        self.world.moves.lost(home_node, node)
 
     def _homes_on(self, home_node: int) -> list[ExecutorFibers]:
         return [home for home in self.world.homes.values() if home.executor.home == home_node]

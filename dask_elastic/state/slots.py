@@ -62,6 +62,8 @@ class SlotArrays:
         The number of allocated slots; the arrays are longer.
     make_lock : callable
         Makes locks.
+    uncopied : ndarray of bool or None
+        The slots whose state was not copied to another store since it changed; None if nothing is copied.
     """
 
     def __init__(self, fields: Sequence[Field], make_lock: MakeLock = NoLock, shards: int = 0) -> None:
@@ -69,6 +71,7 @@ class SlotArrays:
         self.make_lock = make_lock
         self._shards = shards
         self.used = 0
+        self.uncopied: npt.NDArray[np.bool_] | None = None
         self._make_columns(_FIRST_CAPACITY)
 
     def _make_columns(self, capacity: int) -> None:
@@ -124,6 +127,7 @@ class SlotArrays:
             if isinstance(column, RaggedColumn):
                 column.grow(more)
         self.values, self.hashes, self.checks, self.shards, self.marks = values, hashes, checks, shards, marks
+        self._grow_uncopied()
 
     def allocate(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
         """Allocate slots for new keys; the capacity must suffice."""
@@ -145,6 +149,8 @@ class SlotArrays:
                 column[slots] = new
         self.marks[slots] = mark
 
+        self._note_change(slots)
+
     def set_marks(self, slots: Slots, marks: npt.NDArray[np.uint8]) -> None:
         """Set the marks of slots, whose values stay."""
         self.marks[slots] = marks
@@ -157,11 +163,42 @@ class SlotArrays:
             else:
                 column[slots] = field.fresh(1)
         self.marks[slots] = mark
+        self._note_change(slots)
 
     def adopt(self, other: SlotArrays, kept: Slots) -> None:
         """Append copies of some slots of another, with their marks; the capacity must suffice."""
         slots = self.allocate(other.hashes.take(kept), other.checks.take(kept), other.shards.take(kept))
         self.write(slots, [column.take(kept) for column in other.values], other.marks.take(kept))
+        if self.uncopied is not None and other.uncopied is not None:
+            self.uncopied[slots] = other.uncopied.take(kept)
+
+    # copies of the state, see `OutgoingRows`
+
+    def begin_copy(self) -> None:
+        """Note all slots as not copied, and from now on those that change; the caller holds all gates."""
+        uncopied = np.zeros(self.capacity, np.bool_)
+        for window in self.windows():
+            # Tombstones, too: the deletion is in no checkpoint yet.
+            uncopied[window] = self.marks[window] != EMPTY
+        self.uncopied = uncopied
+
+    def kept(self, window: slice) -> Slots:
+        """Return the slots of a range that packing keeps: those with a mark, and deleted ones to be copied."""
+        kept = self.marks[window] != EMPTY
+        if self.uncopied is not None:
+            kept = kept | self.uncopied[window]
+        slots: Slots = window.start + np.flatnonzero(kept)
+        return slots
+
+    def _note_change(self, slots: Slots) -> None:
+        uncopied = self.uncopied
+        if uncopied is not None:
+            uncopied[slots] = True
+
+    def _grow_uncopied(self) -> None:
+        if self.uncopied is not None:
+            more = np.zeros(self.capacity - len(self.uncopied), np.bool_)
+            self.uncopied = np.concatenate([self.uncopied, more])
 
     def slot_bytes(self) -> float:
         """Return the mean bytes of one live slot without its lists; objects are measured on a sample."""

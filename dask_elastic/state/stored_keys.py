@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class StoredKeys(ShardOwners):
         self._table = self.storage.table()
         self._keys: KeyColumns | None = None
         self._unpacked = 0
+        # The newest copy of the state, see `OutgoingRows`.
+        self.outgoing: object | None = None
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -104,7 +106,10 @@ class StoredKeys(ShardOwners):
         if len(set(names)) < len(names):
             raise SchemaMismatch(f"state fields need distinct names, not {names!r}")
         with self._all_gates():
+            copied = self.slots.uncopied is not None
             self.slots = self.storage.slots(fields, self._make_lock, self.shards)
+            if copied:
+                self.slots.begin_copy()
             self._keys = self.storage.keys(key_schema)
 
     def _find_or_add(
@@ -172,13 +177,15 @@ class StoredKeys(ShardOwners):
         with self._all_gates():
             before, keys_before = self.slots, self._keys
             slots, table = storage.slots(before.fields, self._make_lock, self.shards), storage.table()
+            if before.uncopied is not None:
+                slots.begin_copy()
             if keys_before is None:
                 # Not declared yet, so that there are no keys.
                 self.slots, self._table, self.storage = slots, table, storage
                 return
             keys = storage.keys(keys_before.schema)
             for window in before.windows(_MOVED_AT_ONCE):
-                kept = window.start + np.flatnonzero(before.marks[window])
+                kept = before.kept(window)
                 first = slots.used
                 if first + len(kept) > slots.capacity:
                     slots.grow(first + len(kept))
@@ -193,6 +200,12 @@ class StoredKeys(ShardOwners):
         if self._keys is None:
             raise StateError("the store has no declared keys and fields; call declare or install before using it")
         return self._keys
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Hold the store's lock and all gates, so that nothing changes."""
+        with self._lock, self._all_gates():
+            yield
 
     def _all_gates(self) -> AbstractContextManager[None]:
         """Hold every session's gate, so that no session accesses the arrays; the caller holds the store's lock."""

@@ -145,6 +145,8 @@ class HomeChange:
         Seconds for which rows of the executor waited; those expected if the move was not carried out.
     forecast : HomeForecast or None
         What the planner expected; None if no planner asked for the move.
+    paused_bytes : float
+        Bytes of state that were sent during the pause.
     """
 
     executor: ExecutorId
@@ -153,6 +155,7 @@ class HomeChange:
     moved_bytes: float
     pause: float
     forecast: HomeForecast | None = None
+    paused_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

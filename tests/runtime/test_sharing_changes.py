@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome
+from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeCopied, HomeMoved, MoveHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, ShareWindows, Stop
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.topology.windowing import EventWindow, Windowing
@@ -258,7 +258,8 @@ def test_home_does_not_move_while_the_plan_changes_nor_the_other_way_round(run):
     async def test(job):
         for address in NODES:
             job.scheduler.answers[address, part_calls.Report] = job.fake.empty_report(complete=False)
-            job.scheduler.answers[address, MoveHome] = HomeMoved(9, 0.1, {0: 1})
+            job.scheduler.answers[address, CopyHome] = HomeCopied(9, 1)
+            job.scheduler.answers[address, MoveHome] = HomeMoved(9, 0, 0.1, {0: 1})
         [home] = [job.record.nodes[node] for node in job.record.homes.of("op0")[:1]]
         [other] = set(NODES).difference({home})
         gate = job.scheduler.held[home, part_calls.ChangeSharing] = asyncio.Event()

@@ -111,10 +111,16 @@ class CheckpointedScenario(Scenario):
                     changed.install(cut.changes)
             if cuts[-1][1].state is not None:
                 copied.install(cuts[-1][1].state)
-                yield executor, _rows(changed), _rows(copied)
+                yield executor, _rows(changed, first.world.now), _rows(copied, first.world.now)
 
 
-def _rows(store: KeyedStore) -> list[dict[str, object]]:
+def _rows(store: KeyedStore, now: float) -> list[dict[str, object]]:
+    """Return the rows without values that have expired: a task that removes them does not mark the rows as changed."""
     state = store.extract()
     assert state is not None
-    return sorted(state.to_pylist(), key=lambda row: row["__hash"])
+    rows = state.to_pylist()
+    for name in [name for name in state.schema.names if {f"{name}?", f"{name}@"} <= {*state.schema.names}]:
+        for row in rows:
+            if not row[f"{name}?"] or row[f"{name}@"] <= now:
+                row |= {name: None, f"{name}?": False, f"{name}@": None}
+    return sorted(rows, key=lambda row: row["__hash"])

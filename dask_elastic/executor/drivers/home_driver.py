@@ -25,6 +25,7 @@ from dask_elastic.executor.drivers.host import ExecutorHost
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.homes.handover import Handover
+from dask_elastic.executor.homes.outgoing_copy import CopiedRows, OutgoingCopy
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
@@ -71,15 +72,20 @@ class HomeDriver(ExecutorDriver):
         super().__init__(executor, host, make_lock)
         self.departed = False
 
-    def handover(self, marks: bool = True) -> tuple[Handover, int, int]:
+    def handover(self, copy: OutgoingCopy, portions: int, rest: tuple[CopiedRows, ...]) -> tuple[Handover, int, int]:
         """Return what the new home gets; also the newest checkpoint that is over, and the newest change of cores.
 
         Parameters
         ----------
-        marks : bool
-            Whether the new home continues the files of the executor's checkpoints, see `Handover.of`.
+        copy : OutgoingCopy
+            The copy of the state.
+        portions : int
+            How many of its portions were sent.
+        rest : tuple of CopiedRows
+            The last portion, see `Handover`.
         """
-        return Handover.of(self.executor, marks), self._alignment.over, self._newest_change
+        given = Handover.of(self.executor, copy.number, portions, rest)
+        return given, self._alignment.over, self._newest_change
 
     def resume(self, over: int, newest_change: int) -> Steps[None]:
         """Start the first tasks of an executor that has what another home has handed over.

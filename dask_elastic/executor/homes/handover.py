@@ -11,6 +11,9 @@ from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.executor_parts import ExecutorParts
+from dask_elastic.executor.homes.incoming_copy import IncomingCopy
+from dask_elastic.executor.homes.outgoing_copy import CopiedRows
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -21,10 +24,14 @@ class Handover:
 
     Parameters
     ----------
-    state, changes : RecordBatch or None
-        The state of all keys, and of those that have changed since the last checkpoint, with tombstones.
-    input_schema : Schema or None
-        The schema of the input.
+    copy : int
+        The number of the copy of the state, see `OutgoingCopy`.
+    portions : int
+        How many portions of it were sent before.
+    rest : tuple of CopiedRows
+        The last portion; empty if there is no further one.
+    schemas : mapping of str to (Schema or None)
+        The schema of the input of each compute.
     event_time : int or None
         The event time of the last state record.
     counts : RowCounts or None
@@ -43,15 +50,14 @@ class Handover:
         See `Links.incarnations`.
     flushes : tuple of int
         Requested flushes that are not complete; the handed over state is up to date.
-    cores : mapping of int to int
-        The cores by node.
     rows : int
         Tuples processed so far.
     """
 
-    state: pa.RecordBatch | None
-    changes: pa.RecordBatch | None
-    input_schema: pa.Schema | None
+    copy: int
+    portions: int
+    rest: tuple[CopiedRows, ...]
+    schemas: Mapping[str, pa.Schema | None]
     event_time: int | None
     counts: RowCounts | None
     inputs: Inputs
@@ -61,19 +67,18 @@ class Handover:
     taken: float
     incarnations: Mapping[int, int]
     flushes: tuple[int, ...]
-    cores: Mapping[int, int]
     rows: int = 0
 
     @classmethod
-    def of(cls, executor: ExecutorParts, marks: bool = True) -> Handover:
-        """Take the state and the standing of an executor that is drained; it must not go on.
+    def of(cls, executor: ExecutorParts, copy: int, portions: int, rest: tuple[CopiedRows, ...]) -> Handover:
+        """Take the standing of an executor that is drained; it must not go on.
 
         Parameters
         ----------
         executor : ExecutorParts
             The executor.
-        marks : bool
-            Whether to take what has changed since the last checkpoint; the next one contains all state otherwise.
+        copy, portions, rest
+            Its state, see the attributes.
 
         Raises
         ------
@@ -83,13 +88,14 @@ class Handover:
         if executor.pending_rows:
             raise ProtocolError(f"{executor.identity} leaves its home with {executor.pending_rows} unsettled rows")
         store = executor.store
-        state, changes = store.extract(), store.extract(dirty_only=True) if marks else None
+        stores = store.stores(executor.identity.component)
         with executor.lock:
             watermarks = executor.watermarks.standing()
         return cls(
-            state,
-            changes,
-            store.input_schema,
+            copy,
+            portions,
+            rest,
+            {name: part.input_schema for name, part in stores.items()},
             store.event_time,
             store.counted(),
             executor.inputs,
@@ -99,21 +105,29 @@ class Handover:
             executor.time_taken,
             executor.links.incarnations(),
             tuple(token for token in executor.flushes.requested() if token >= 0),
-            executor.cores.by_node(),
             executor.measures.rows,
         )
 
+    def state(self, copy: IncomingCopy) -> PrimaryState:
+        """Return the state, of which the earlier portions are in a copy, for an executor at its new home.
+
+        Raises
+        ------
+        ProtocolError
+            If it is another copy, or a portion is missing.
+        """
+        if not self.rest:
+            return copy.complete(self.copy, self.portions)
+        copy.install(self.copy, self.portions, self.rest)
+        return copy.complete(self.copy, self.portions + 1)
+
     def install(self, executor: ExecutorParts) -> None:
-        """Let an executor that has not started continue at its home what was handed over."""
+        """Let an executor that has `state`, and has not started, continue at its home what was handed over."""
         store = executor.store
-        if self.state is not None:
-            store.install(self.state)
-        if self.changes is not None:
-            # The marks of what has changed since the last checkpoint, deletions included.
-            store.install(self.changes, dirty=True)
+        for name, part in store.stores(executor.identity.component).items():
+            part.input_schema = self.schemas.get(name)
         if self.counts is not None:
             store.add_counts(self.counts)
-        store.input_schema = self.input_schema
         store.event_time = self.event_time
         executor.inputs.resume(self.inputs)
         executor.watermarks.resume(self.watermarks)

@@ -5,12 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dask_elastic.checkpoint.chain import Chain
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.vocab.identity import ExecutorId
 
 # the scheduler to a worker
+
+
+class HomeCopied(NamedTuple):
+    """How the state of an executor was copied to its next home.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of state that were sent.
+    rounds : int
+        How often what had changed meanwhile was sent.
+    """
+
+    nbytes: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class CopyHome(PartCall[HomeCopied]):
+    """Copy the state of an executor from there to a node that may become its home; the executor goes on meanwhile.
+
+    The answer comes when what has changed since is small, or no longer becomes less. The copy is kept up to date until
+    `MoveHome` uses it, or `CancelHome` ends it. Any error leaves the executor where it is.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor : int
+        Which of its executors.
+    table : HomeTable
+        Where its executors are after the move. Its version is the number of the copy.
+    """
+
+    operator: str
+    executor: int
+    table: HomeTable
 
 
 @dataclass(frozen=True)
@@ -35,7 +73,7 @@ class PrepareHome(PartCall[None]):
 
 @dataclass(frozen=True)
 class CancelHome(PartCall[None]):
-    """End what `PrepareHome` has begun there, because the executor stays where it is.
+    """End what `CopyHome` and `PrepareHome` have begun at either home, because the executor stays where it is.
 
     Parameters
     ----------
@@ -43,10 +81,13 @@ class CancelHome(PartCall[None]):
         The operator.
     executor : int
         Which of its executors.
+    version : int
+        The version of the table of the move: copies of later ones go on.
     """
 
     operator: str
     executor: int
+    version: int
 
 
 class HomeMoved(NamedTuple):
@@ -56,13 +97,16 @@ class HomeMoved(NamedTuple):
     ----------
     nbytes : int
         Bytes of state that were sent.
+    paused_bytes : int
+        Those that were sent during the pause.
     pause : float
         Seconds from the first upstream instance that used the new home until the executor had begun there.
     cores : dict of int to int
-        The executor's cores by node, which may be fewer than before if a node was lost meanwhile.
+        The cores with which the executor has begun, by node.
     """
 
     nbytes: int
+    paused_bytes: int
     pause: float
     cores: dict[int, int]
 
@@ -82,11 +126,14 @@ class MoveHome(PartCall[HomeMoved]):
         Which of its executors.
     table : HomeTable
         Where its executors are after the move.
+    cores : int
+        Cores with which it begins at its new home, at least one. Others are given to it afterwards.
     """
 
     operator: str
     executor: int
     table: HomeTable
+    cores: int
 
 
 # the old home to the new one
@@ -127,6 +174,49 @@ class CreditInUse(NamedTuple):
     batches: int
 
 
+class StateRowsSent(NamedTuple):
+    """Rows of one compute; see `CopiedRows`.
+
+    Parameters
+    ----------
+    operator : str
+        The compute.
+    changed : bool
+        Whether they have changed since the last checkpoint.
+    rows : Payload
+        The rows, as an Arrow IPC stream.
+    """
+
+    operator: str
+    changed: bool
+    rows: Payload
+
+
+@dataclass(frozen=True)
+class CopyState(PartCall[None]):
+    """Install a portion of the state of an executor that may come.
+
+    Parameters
+    ----------
+    operator : str
+        The operator.
+    executor : int
+        Which of its executors.
+    number : int
+        The number of the copy.
+    position : int
+        How many portions of it are before this one.
+    portion : tuple of StateRowsSent
+        The portion, which has a few MiB at most.
+    """
+
+    operator: str
+    executor: int
+    number: int
+    position: int
+    portion: tuple[StateRowsSent, ...]
+
+
 @dataclass(frozen=True)
 class InstallHome(PartCall[dict[int, int]]):
     """Continue an executor there with what its old home hands over; the answer is its cores by node.
@@ -137,10 +227,16 @@ class InstallHome(PartCall[dict[int, int]]):
         The operator.
     executor : int
         Which of its executors.
-    state : tuple of Payload
-        The state, as Arrow IPC streams.
-    input_schema : bytes or None
-        The schema of the input, as an Arrow IPC message.
+    copy : int
+        The number of the copy of the state.
+    portions : int
+        How many portions of it were sent before.
+    rest : tuple of StateRowsSent
+        The last portion; empty if there is no further one.
+    schemas : dict of str to (bytes or None)
+        The schema of the input of each compute, as an Arrow IPC message.
+    chains : dict of str to (Chain or None)
+        The files of the last checkpoints of each compute; empty if the job takes none.
     event_time : int or None
         The event time of the last state record.
     counts : tuple of int or None
@@ -159,8 +255,8 @@ class InstallHome(PartCall[dict[int, int]]):
         The newest processing time of a row.
     incarnations : dict of int to int
         See `Links.incarnations`.
-    cores : dict of int to int
-        The cores by node.
+    cores : int
+        The cores with which it begins there.
     rows : int
         Tuples processed so far.
     over : int
@@ -173,8 +269,11 @@ class InstallHome(PartCall[dict[int, int]]):
 
     operator: str
     executor: int
-    state: tuple[Payload, ...]
-    input_schema: bytes | None
+    copy: int
+    portions: int
+    rest: tuple[StateRowsSent, ...]
+    schemas: dict[str, bytes | None]
+    chains: dict[str, Chain | None]
     event_time: int | None
     counts: tuple[int, ...] | None
     inputs: tuple[InputStanding, ...]
@@ -184,7 +283,7 @@ class InstallHome(PartCall[dict[int, int]]):
     clocks: tuple[int | None, int]
     taken: float
     incarnations: dict[int, int]
-    cores: dict[int, int]
+    cores: int
     rows: int
     over: int
     newest_change: int

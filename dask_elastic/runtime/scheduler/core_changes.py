@@ -154,12 +154,14 @@ class CoreChanges:
             if stays != held:
                 await self._enact(record, key, stays)
 
-    async def follow(self, record: JobRecord, key: ExecutorKey, left: int) -> None:
-        """Move cores of an executor from its former home to its home, as many as are free; `changing` is held."""
-        home, held = record.homes.node(*key), record.cores[key]
-        moved = min(held.get(left, 0), max(0, self._free(record).get(home, 0)))
-        if moved:
-            await self._enact(record, key, {**held, left: held[left] - moved, home: held.get(home, 0) + moved})
+    def following(self, record: JobRecord, key: ExecutorKey, source: int, target: int) -> int:
+        """Return how many cores an executor whose home moves can have at the new one instead of the old one."""
+        return min(record.cores[key].get(source, 0), max(0, self._free(record).get(target, 0)))
+
+    async def give(self, record: JobRecord, key: ExecutorKey, wanted: Mapping[int, int]) -> None:
+        """Give an executor that has changed its home these cores, unless it has them; `changing` is held."""
+        if wanted != record.cores[key]:
+            await self._enact(record, key, wanted)
 
     async def _enact(self, record: JobRecord, key: ExecutorKey, by_node: Mapping[int, int]) -> None:
         """Have the home change the cores of its executor, and record them once it has.

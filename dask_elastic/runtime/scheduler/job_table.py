@@ -28,9 +28,12 @@ class JobTable(dict[str, JobRecord]):
         return [record for record in self.values() if record.live]
 
     def held(self) -> dict[str, int]:
-        """Return the cores that the running jobs hold on each worker."""
+        """Return the cores that the running jobs hold on each worker, also for executors that move there."""
         held: dict[str, int] = {}
         for record in self.running:
             for address, count in record.cores_by_address().items():
                 held[address] = held.get(address, 0) + count
+            if (moving := record.homes.moving) is not None and moving.cores:
+                address = record.nodes[moving.target]
+                held[address] = held.get(address, 0) + moving.cores
         return held

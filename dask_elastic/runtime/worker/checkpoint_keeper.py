@@ -129,11 +129,24 @@ class CheckpointKeeper:
         """Note the files from which an executor was restored; the next ones continue them."""
         self._chains[executor] = chain
 
-    def arrived(self, executor: ExecutorId, shards: int) -> None:
-        """Take an executor that has come from another home: its next file contains all of its state."""
+    def left(self, executor: ExecutorId) -> Chain | None:
+        """Return the files of an executor that continues at another home; None if none was cut or restored.
+
+        What is not written yet is written no more, or without effect: the next home writes it again.
+        """
         with self._lock:
             self._drop(lambda work: work.executor == executor)
-            self._chains[executor] = Chain.without_files(shards)
+            # It stays here, too: the thread may be about to note a file.
+            chain = self._chains.get(executor)
+        return None if chain is None else chain.abandoned()
+
+    def arrived(self, executor: ExecutorId, chain: Chain | None) -> None:
+        """Take an executor that has come from another home, with its files; the next one continues them."""
+        with self._lock:
+            self._drop(lambda work: work.executor == executor)
+            self._chains.pop(executor, None)
+            if chain is not None:
+                self._chains[executor] = chain
 
     def _do(self, run: Callable[[], None], checkpoint: int | None = None, executor: ExecutorId | None = None) -> None:
         with self._lock:

@@ -393,6 +393,7 @@ class JobPart:
                 home.driver.node_left(node, died=False)
 
     def _node_left(self, node: int, died: bool) -> None:
+        self.moves.copies.node_left(node)
         for home in list(self.homes.values()):
             home.driver.node_left(node, died)
 

@@ -23,7 +23,6 @@ from dask_elastic.runtime.config.worker_options import worker_options
 from dask_elastic.runtime.protocol.calls import B, Call, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
-from dask_elastic.runtime.protocol.home_calls import InstallHome
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.runtime.protocol.reports import Report, report_seconds
@@ -160,8 +159,8 @@ class NodeRuntime:
         """Call the scheduler from a thread; raises the error that it answers with."""
         return asyncio.run_coroutine_threadsafe(self.call_scheduler(call), self.worker.loop.asyncio_loop).result()
 
-    def hand_over(self, address: str, call: InstallHome) -> Future[dict[int, int]]:
-        """Begin to hand an executor over to another worker, from a thread."""
+    def call_worker(self, address: str, call: Call[B], /) -> Future[B]:
+        """Begin to call another worker, from a thread."""
         return asyncio.run_coroutine_threadsafe(_called(self.worker.rpc(address), call), self.worker.loop.asyncio_loop)
 
     def queue_reader(self, name: str, stopping: Callable[[], bool]) -> QueueReader:

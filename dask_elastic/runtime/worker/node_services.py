@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dask_elastic.runtime.protocol.calls import B, Call
-from dask_elastic.runtime.protocol.home_calls import InstallHome
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.memory import Memory
@@ -74,8 +73,8 @@ class NodeServices(Protocol):
         """Run the upkeep and the reports of an idle job at once; called from any thread."""
         ...
 
-    def hand_over(self, address: str, call: InstallHome) -> Future[dict[int, int]]:
-        """Begin to hand an executor over to another worker, from a thread."""
+    def call_worker(self, address: str, call: Call[B], /) -> Future[B]:
+        """Begin to call another worker, from a thread."""
         ...
 
     def report_soon(self) -> None:

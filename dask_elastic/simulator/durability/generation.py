@@ -91,7 +91,7 @@ class SimulatedGeneration(Durability):
     @property
     def is_moving(self) -> bool:
         """Whether a home is moving, so that no checkpoint begins."""
-        return self.world is not None and self.world.moves.current is not None
+        return self.world is not None and self.world.moves.is_bound
 
     def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> TransactionalSink:
         """Return a new instance of a sink, with what writers had prepared that are its own to commit."""

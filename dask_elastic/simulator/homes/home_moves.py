@@ -15,6 +15,8 @@ from dask_elastic.simulator.executor_fibers import ExecutorFibers
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.homes.first_tier import FirstTier
 from dask_elastic.simulator.homes.packets import (
+    Copied,
+    Dropped,
     Fence,
     FencePassed,
     HandedOver,
@@ -23,7 +25,9 @@ from dask_elastic.simulator.homes.packets import (
     Prepare,
     Prepared,
     Switch,
+    Taken,
 )
+from dask_elastic.simulator.homes.state_copies import StateCopies
 from dask_elastic.simulator.instances import JobInstances, make_executor
 from dask_elastic.simulator.network import Item, Sent
 from dask_elastic.simulator.remote_fibers import RemoteFibers
@@ -37,6 +41,7 @@ class MovingJob(JobInstances, Protocol):
     tier: FirstTier
     remotes: dict[tuple[int, ExecutorId], RemoteFibers]
     given_up: set[tuple[int, int]]
+    outages: Counter[int]
 
     def node_of(self, instance: ExecutorId) -> int:
         """Return the node of an instance."""
@@ -66,7 +71,9 @@ class HomeMoves:
     current : HomeMove or None
         The move in progress.
     begins : callable
-        Called when a move begins, so that a checkpoint in progress is given up.
+        Called when the state is copied, so that a checkpoint in progress is given up.
+    copies : StateCopies
+        The copies of state.
     happened : Counter of str
         How often moves ended in which way, and how many items a new home has held.
     """
@@ -76,6 +83,7 @@ class HomeMoves:
         self.current: HomeMove | None = None
         self.begins: Callable[[], None] = lambda: None
         self.happened: Counter[str] = Counter()
+        self.copies = StateCopies(world, self._send)
         self._tables: dict[str, HomeTable] = {}
         self._arrivals: dict[ExecutorId, tuple[int, Arrival[tuple[ExecutorId, Item]]]] = {}
 
@@ -93,7 +101,6 @@ class HomeMoves:
             raise MoveRefused(f"{executor} has finished: its home does not move any more")
         self._next_table(executor, target)
         self.current = HomeMove(executor, self.world.node_of(executor), target)
-        self.begins()
         self.world.spawn(f"{self.current}", self._start(self.current), self.current.source)
 
     def _start(self, move: HomeMove) -> FiberSteps:
@@ -107,9 +114,25 @@ class HomeMoves:
         return table.moved(executor.index, target)
 
     @property
+    def is_bound(self) -> bool:
+        """Whether a move goes on without which the job does not: no checkpoint begins then."""
+        return self.current is not None and self.current.phase not in (HomePhase.REQUESTED, HomePhase.COPYING)
+
+    @property
     def targets(self) -> set[int]:
-        """The node that is about to be a home."""
-        return set() if self.current is None else {self.current.target}
+        """The node that is about to be a home; one to which state is copied may still be lost."""
+        return {self.current.target} if self.current is not None and self.is_bound else set()
+
+    def lost(self, home_node: int, node: int) -> None:
+        """Note that a home has lost a node to which it may be copying state."""
+        move = self.current
+        if move is not None and not self.is_bound and (move.source, move.target) == (home_node, node):
+            self.world.spawn(f"{move} is cancelled", self._cancel(move), home_node)
+
+    def _cancel(self, move: HomeMove) -> FiberSteps:
+        if not move.has_ended:
+            self.happened["lost while copying"] += 1
+            yield from self._act(move, move.handle(HomeEvent.HOME_LOST))
 
     def nodes(self) -> list[int]:
         """Return the nodes that host an instance, or are about to."""
@@ -167,6 +190,12 @@ class HomeMoves:
     def receive(self, node: int, packet: HomePacket) -> FiberSteps:
         """Handle a packet at a node."""
         match packet:
+            case Copied():
+                self.copies.install(node, self.world.node_of(packet.executor), packet)
+            case Taken():
+                self.copies.taken(packet)
+            case Dropped():
+                self.copies.drop(node, packet)
             case Prepare(executor):
                 self._arrivals[executor] = node, Arrival()
                 self._inform(node)
@@ -196,6 +225,12 @@ class HomeMoves:
         else:
             self.world.network.send(source, node, packet)
 
+    def _copied(self) -> FiberSteps:
+        move = self.current
+        assert move is not None
+        # An outage that was not noticed yet may end with a loss.
+        yield from self._step(HomeEvent.HOME_LOST if self.world.outages[move.target] else HomeEvent.COPIED)
+
     def _step(self, event: HomeEvent) -> FiberSteps:
         move = self.current
         assert move is not None
@@ -204,7 +239,10 @@ class HomeMoves:
     def _act(self, move: HomeMove, action: HomeAction) -> FiberSteps:
         self.world.record("{}: {}", move, action.name)
         match action:
+            case HomeAction.COPY:
+                self.world.spawn(f"{move} copies", self.copies.copy(move, self._copied), move.source)
             case HomeAction.PREPARE:
+                self.begins()
                 self._send(move.source, move.target, Prepare(move.executor))
             case HomeAction.SWITCH:
                 self._switch_all(move.executor, move.source, move.target)
@@ -213,10 +251,14 @@ class HomeMoves:
                 move.fence(nodes)
                 for node in nodes:
                     self._send(move.source, node, Fence(move.executor, move.target))
+                self.copies.finish(move)
             case HomeAction.HAND_OVER:
-                given = HandedOver(move.executor, *self.world.homes[move.executor].driver.handover())
+                home = self.world.homes[move.executor]
+                handover, cores = home.driver.handover(*self.copies.last()), home.executor.cores.by_node()
+                given = HandedOver(move.executor, *handover, cores)
                 self._send(move.source, move.target, given)
             case HomeAction.CANCEL:
+                self.copies.cancel(move)
                 if move.executor.component in self._tables and self._switched(move):
                     self._switch_all(move.executor, move.source, move.source)
                 self._end("cancelled")
@@ -257,8 +299,9 @@ class HomeMoves:
         before = world.homes[identity]
         if (known := world.remotes.pop((node, identity), None)) is not None:
             known.close()
-        first = {node: max(1, handover.cores.get(node, 0))}
-        executor = make_executor(world, before.component, identity, node, first)
+        first = {node: max(1, given.cores.get(node, 0))}
+        store = handover.state(self.copies.arrived(node, identity))
+        executor = make_executor(world, before.component, identity, node, first, store)
         handover.install(executor)
         executor.store.track_dirty = True
         executor.newest_change = given.newest_change
@@ -272,7 +315,7 @@ class HomeMoves:
         home.start_clock()
         for origin, item in self._arrivals[identity][1].released():
             yield from home.take(origin, item)
-        world.command(identity, events.SetCores(handover.cores), refused=self._refused)
+        world.command(identity, events.SetCores(given.cores), refused=self._refused)
         self._send(node, before.executor.home, Installed(identity))
 
     def _refused(self, error: ElasticError) -> None:

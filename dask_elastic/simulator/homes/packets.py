@@ -6,8 +6,36 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dask_elastic.executor.homes.handover import Handover
+from dask_elastic.executor.homes.outgoing_copy import CopiedRows
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.vocab.identity import ExecutorId
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Old home to new home: a portion of the state, behind `position` others of the same copy."""
+
+    executor: ExecutorId
+    number: int
+    position: int
+    rows: tuple[CopiedRows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """New home to old home: it has installed so many portions of a copy."""
+
+    executor: ExecutorId
+    number: int
+    portions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Old home to a node that does not become the new one: the copy is of no use."""
+
+    executor: ExecutorId
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +78,13 @@ class FencePassed:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Old home to new home: the executor, and the newest checkpoint and change of cores that it knew of."""
+    """Old home to new home: the executor, the newest checkpoint and change of cores that it knew of, and its cores."""
 
     executor: ExecutorId
     handover: Handover
     over: int
     newest_change: int
+    cores: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +94,5 @@ class Installed:
     executor: ExecutorId
 
 
-HomePacket: TypeAlias = Prepare | Prepared | Switch | Fence | FencePassed | HandedOver | Installed
+CopyPacket: TypeAlias = Copied | Taken | Dropped
+HomePacket: TypeAlias = CopyPacket | Prepare | Prepared | Switch | Fence | FencePassed | HandedOver | Installed

@@ -179,6 +179,7 @@ class DiskSlots(SlotArrays):
                 column.grow(capacity - self.capacity)
         # The capacity is the number of marks, so these come last.
         self.marks.grow(capacity)  # type: ignore[attr-defined]
+        self._grow_uncopied()
 
     def slot_bytes(self) -> float:
         """Return the bytes of one slot without its lists and objects."""

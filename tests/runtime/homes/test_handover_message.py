@@ -6,17 +6,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.homes.handover import Handover
+from dask_elastic.executor.homes.incoming_copy import IncomingCopy
+from dask_elastic.executor.homes.outgoing_copy import CopiedRows, OutgoingCopy
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.calls import message_of as arguments_of
 from dask_elastic.runtime.protocol.calls import read_call
 from dask_elastic.runtime.protocol.home_calls import CreditInUse, InstallHome
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
-from dask_elastic.runtime.worker.homes.handover_message import handover_of, message_of, state_bytes
+from dask_elastic.runtime.worker.homes.handover_message import handover_of, message_of, portion_bytes
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -26,6 +30,8 @@ from dask_elastic.vocab.watermark import Watermark
 ME, NORTH, SOUTH, EAST = ExecutorId("op", 1), ExecutorId("north", 0), ExecutorId("south", 0), ExecutorId("east", 2)
 STATE = pa.record_batch({"k": ["a", "b"], "n": [1, 2]})
 SCHEMA = pa.schema({"k": pa.string()})
+REST = (CopiedRows("op", False, STATE), CopiedRows("worst", True, STATE.slice(0, 0)))
+CHAIN = Chain(2).cut(4, [1, 2], [1, 2]).written(4, FileRef("4", 500, "crc32:0", 3)).cut(5, [1, 0], [9, 9])
 
 
 def inputs():
@@ -40,16 +46,18 @@ def inputs():
 def handover(**values):
     standing = (Standing(70, True), Standing(), Standing(20))
     given = {
-        "state": STATE, "changes": None, "input_schema": SCHEMA, "event_time": 65, "counts": RowCounts(3, late=1),
+        "copy": 3, "portions": 5, "rest": REST, "schemas": {"op": SCHEMA, "worst": None},
+        "event_time": 65, "counts": RowCounts(3, late=1),
         "inputs": inputs(), "watermarks": standing, "sharing": Sharing.of(True, [(90, False)]), "clocks": (60, -5),
-        "taken": 12.5, "incarnations": {0: 3}, "flushes": (), "cores": {0: 2, 4: 1}, "rows": 77, **values,
+        "taken": 12.5, "incarnations": {0: 3}, "flushes": (), "rows": 77, **values,
     }  # fmt: skip
     return Handover(**given)
 
 
 def sent(value):
     """Return the call as it arrives."""
-    call = message_of(JobGeneration("job", 4), ME, value, 8, 9, (CreditInUse(ExecutorId("next", 0), 100, 2),))
+    credit, chains = (CreditInUse(ExecutorId("next", 0), 100, 2),), {"op": CHAIN, "worst": None}
+    call = message_of(JobGeneration("job", 4), ME, value, 8, 9, credit, chains, 2)
     return read_call(InstallHome, arguments_of(call))
 
 
@@ -57,10 +65,9 @@ def sent(value):
     "values",
     [
         {},
-        {"state": None, "input_schema": None, "event_time": None, "counts": None, "clocks": (None, 0)},
-        {"state": STATE.slice(0, 0)},
+        {"rest": (), "schemas": {}, "event_time": None, "counts": None, "clocks": (None, 0)},
     ],
-    ids=["whole", "empty", "without keys"],
+    ids=["whole", "empty"],
 )
 def test_handover_round_trips(values):
     before = handover(**values)
@@ -68,7 +75,8 @@ def test_handover_round_trips(values):
     after = handover_of(call)
     assert (call.job, call.generation, call.over, call.newest_change) == ("job", 4, 8, 9)
     assert call.credit == (CreditInUse(ExecutorId("next", 0), 100, 2),)
-    assert (state_bytes(call) > 0) == (before.state is not None)
+    assert call.chains == {"op": CHAIN, "worst": None}
+    assert (portion_bytes(call.rest) > 0) == bool(before.rest)
     for name in Handover.__slots__:
         if name not in ("inputs", "sharing"):
             assert getattr(after, name) == getattr(before, name), name
@@ -103,8 +111,13 @@ def executor_with(*counts):
 
 @pytest.mark.parametrize("counts", [(3, 5), (None, 5), (3, None)])
 def test_state_and_schemas_of_all_computes_of_an_executor_arrive(counts):
-    before, after = executor_with(*counts), executor_with(None, None)
-    handover_of(sent(Handover.of(before, marks=False))).install(after)
+    before, empty = executor_with(*counts), executor_with(None, None)
+    copy, incoming = OutgoingCopy(3, 1, "op", before.store), IncomingCopy(3, "op", empty.store)
+    for position, portion in enumerate(copy.rest()):
+        incoming.install(3, position, portion)
+    arrived = handover_of(sent(Handover.of(before, 3, copy.portions, ())))
+    after = ElasticExecutor(ME, KeySpace(2, 4), 0, {0: 1}, [NORTH], store=arrived.state(incoming))
+    arrived.install(after)
     found = after.store.stores("op")
     for name, store in before.store.stores("op").items():
         assert found[name].extract() == store.extract(), name

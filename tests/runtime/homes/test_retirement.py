@@ -9,7 +9,7 @@ import pytest
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.cluster_calls import Keep
-from dask_elastic.runtime.protocol.home_calls import CancelHome, HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
@@ -36,8 +36,9 @@ def emptied(fake, monkeypatch):
             record = coordinator.jobs["job"]
             for address in scheduler.workers:
                 scheduler.answers[address, part_calls.Report] = fake.empty_report(complete=False)
+                scheduler.answers[address, CopyHome] = HomeCopied(9, 1)
                 scheduler.answers[address, MoveHome] = lambda call: HomeMoved(
-                    9, 0.1, record.cores["op0", call.executor]
+                    9, 0, 0.1, record.cores["op0", call.executor]
                 )
             await coordinator.membership.join_new()
             for index in range(2):
@@ -287,6 +288,6 @@ def test_worker_that_is_to_leave_since_it_was_prepared_becomes_no_home(emptied, 
         with pytest.raises(MoveRefused, match="worker c is to leave: it becomes no home"):
             await moving
         assert scheduler.asked(MoveHome) == []
-        assert len(scheduler.asked(CancelHome)) == 1
+        assert [address for address, _ in scheduler.asked(CancelHome)] == ["b", "c"]
 
     emptied(test)

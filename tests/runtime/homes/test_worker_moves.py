@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,142 +10,23 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from dask_elastic.executor import events
-from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.routing.home_table import HomeTable
-from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.home_calls import HomeMoved
 from dask_elastic.runtime.transport.credit import Aborted
-from dask_elastic.runtime.transport.lease_gate import LeaseGate
-from dask_elastic.runtime.worker.exchange import Exchange
-from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
-from dask_elastic.runtime.worker.homes.arrivals import Arrivals
-from dask_elastic.runtime.worker.homes.home_moves import HomeMoves
-from dask_elastic.runtime.worker.idle_watch import IdleWatch
-from dask_elastic.runtime.worker.job_threads import JobThreads
-from dask_elastic.runtime.worker.members import Members
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused, NodeLost, ProtocolError, UnknownJob
-from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 sys.path.insert(0, str(Path(__file__).parent))
-from moving_job import NODES, spec
+from moving_job import AFTER, BEFORE, FIRST, NODES, OTHER, ROWS, SECOND, Part, call_of, drained, end_marks, fenced
 
 sys.path.pop(0)
-
-ROWS, OTHER, FIRST, SECOND = ExecutorId("rows", 0), ExecutorId("rows", 1), ExecutorId("op", 0), ExecutorId("op", 1)
-BEFORE = HomeTable.initial((1, 2))
-AFTER = BEFORE.moved(0, to=3)
-
-
-class Node:
-    """A node that keeps what is sent to the others."""
-
-    def __init__(self):
-        self.sent = []
-        self.unreachable = set()
-        self.reports = 0
-        self.answer = Future()
-        self.calls = []
-
-    def peer(self, address):
-        """Return a connection."""
-        if address in self.unreachable:
-            raise NodeLost(f"the channel to {address} is closed")
-        return Peer(self, address)
-
-    def hand_over(self, address, call):
-        """Keep the call."""
-        self.calls.append((address, call))
-        return self.answer
-
-    def report_soon(self):
-        """Count the call."""
-        self.reports += 1
-
-
-class Peer:
-    """Keeps what is sent: kind, receiver, arguments."""
-
-    def __init__(self, node, address):
-        self.node, self.address = node, address
-
-    def __getattr__(self, name):
-        kind = name.removeprefix("send_")
-        return lambda generation_id, *arguments: self.node.sent.append((kind, self.address, *arguments))
-
-
-class Part:
-    """A job's part on a node, with threads that start nothing."""
-
-    def __init__(self, here):
-        self.node = Node()
-        self.members = Members(spec(here))
-        self.threads = JobThreads("job", self.fail)
-        self.threads.start = lambda name, run: None
-        self.homes, self.remotes, self.sources, self.checkpoints = {}, {}, {}, None
-        components = {"rows": SimpleNamespace(exits=[SimpleNamespace(target="op")]), "op": SimpleNamespace(exits=[])}
-        idle_watch, lease = IdleWatch(lambda: None), LeaseGate(needed=False)
-        self.exchange = Exchange(
-            self.members, components, self.homes, {}, self.node.peer, lambda: False, idle_watch, lease
-        )
-        self.stores = SimpleNamespace(remove=lambda executor, store: self.events.append(("store", executor)))
-        self.factory = SimpleNamespace(executor=self.executor, home=self.threads_of)
-        self.events, self.errors = [], []
-        self.moves, self.arrivals = HomeMoves(self, self.node), Arrivals(self, self.node)
-
-    def executor(self, identity, first):
-        """Return a new executor at home here."""
-        return ElasticExecutor(identity, KeySpace(2, 4), self.members.node, first, [ROWS, OTHER], threading.Lock)
-
-    def threads_of(self, executor):
-        """Return the threads of an executor."""
-        return ExecutorThreads(executor, (), None, self.threads, self.exchange, print, None, self.moves.depart)
-
-    def expect(self, identity):
-        """Note the call."""
-        self.events.append(("expect", identity))
-
-    def discard(self, identity):
-        """Note the call."""
-        self.events.append(("discard", identity))
-
-    def add_home(self, home):
-        """Take an executor."""
-        self.homes[home.identity] = home
-
-    def end_remote(self, remote):
-        """End remote tasks."""
-        remote.close()
-        del self.remotes[FIRST]
-
-    def fail(self, error):
-        """Note the error."""
-        self.errors.append(error)
-
-
-@pytest.fixture
-def old():
-    """The part on node 1, which is home of the first executor, and on which an instance of the source is."""
-    part = Part(1)
-    part.homes[FIRST] = part.threads_of(part.executor(FIRST, {1: 1}))
-    part.homes[FIRST].begin()
-    part.sources[OTHER] = None
-    return part
-
-
-@pytest.fixture
-def new():
-    """The part on node 3, a guest."""
-    return Part(3)
-
 
 # the old home
 
 
 def test_begin_switches_all_nodes_and_sends_the_end_marks_of_instances_here(old):
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     assert not result.done()
     switches = [(address, table) for kind, address, _, table in old.node.sent if kind == "switch"]
     assert switches == [(NODES[node], AFTER) for node in (0, 2, 3, 4)]
@@ -167,7 +47,7 @@ def test_begin_switches_all_nodes_and_sends_the_end_marks_of_instances_here(old)
 )
 def test_move_that_does_not_fit_is_refused_and_changes_nothing(old, executor, table, message):
     with pytest.raises(MoveRefused, match=message):
-        old.moves.begin(executor, table)
+        old.moves.begin(executor, table, 1)
     assert old.node.sent == []
     assert old.members.tier.tables["op"] == BEFORE
 
@@ -175,31 +55,31 @@ def test_move_that_does_not_fit_is_refused_and_changes_nothing(old, executor, ta
 def test_move_to_a_node_that_is_not_connected_is_refused(old):
     old.node.unreachable.add(NODES[3])
     with pytest.raises(MoveRefused, match="the new home is not connected: the channel to three is closed"):
-        old.moves.begin(FIRST, AFTER)
+        old.moves.begin(FIRST, AFTER, 1)
     assert old.node.sent == []
 
 
 def test_second_move_is_refused_until_the_first_has_ended(old):
     old.homes[SECOND] = old.threads_of(old.executor(SECOND, {1: 1}))
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     with pytest.raises(MoveRefused, match=r"op\[0\] is moving: one home of a job moves at a time"):
-        old.moves.begin(SECOND, AFTER.moved(1, to=4))
+        old.moves.begin(SECOND, AFTER.moved(1, to=4), 1)
 
 
 def test_needed_node_that_is_lost_at_the_switch_fails_the_job_and_a_guest_does_not(old):
     old.node.unreachable.add(NODES[4])
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     assert old.errors == []
     lost = Part(1)
     lost.homes[FIRST] = lost.threads_of(lost.executor(FIRST, {1: 1}))
     lost.node.unreachable.add(NODES[2])
     with pytest.raises(NodeLost):
-        lost.moves.begin(FIRST, AFTER)
+        lost.moves.begin(FIRST, AFTER, 1)
     assert isinstance(lost.errors[0], NodeLost)
 
 
 def test_executor_that_finishes_first_stays_and_all_nodes_switch_back(old):
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     old.node.sent.clear()
     old.moves.finished(FIRST)
     with pytest.raises(MoveRefused, match=r"op\[0\] has finished: its home does not move any more"):
@@ -211,47 +91,10 @@ def test_executor_that_finishes_first_stays_and_all_nodes_switch_back(old):
     old.moves.finished(FIRST)
 
 
-def end_marks(part):
-    """The remote instance of the source switches, too."""
-    part.exchange.receive_end_mark(FIRST, events.EndMark(ROWS, 1))
-
-
-def drained(part):
-    """Run the cut of the executor in a thread, as its driver asks for; returns the thread."""
-    started = []
-    part.threads.start = lambda name, run: started.append(run)
-    end_marks(part)
-    [cut] = started
-    thread = threading.Thread(target=part.threads.guarded(cut), daemon=True)
-    thread.start()
-    return thread
-
-
-def fenced(part, wait_for):
-    """The nodes that have got the fence, once all have."""
-    wait_for(lambda: sum(kind == "fence" for kind, *_ in part.node.sent) == 4)
-    return {NODES.index(address) for kind, address, *_ in part.node.sent if kind == "fence"}
-
-
-@pytest.fixture
-def wait_for():
-    """Return a function that waits for a condition."""
-
-    def wait(condition):
-        pause = threading.Event()
-        for _ in range(20_000):
-            if condition():
-                return
-            pause.wait(0.005)
-        raise AssertionError("not within 100 s")
-
-    return wait
-
-
 def test_executor_is_handed_over_when_the_needed_nodes_have_confirmed_the_fence(old, wait_for):
     batch = Batch(pa.record_batch({"k": [1]}), None, 0.0)
     old.exchange._gate(FIRST, SECOND).acquire(batch.nbytes)
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     assert fenced(old, wait_for) == {0, 2, 3, 4}
     assert FIRST not in old.homes
@@ -277,7 +120,7 @@ def test_executor_is_handed_over_when_the_needed_nodes_have_confirmed_the_fence(
 
 def test_late_requests_at_the_old_home_are_refused_by_name(old, wait_for):
     home = old.homes[FIRST]
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     drained(old)
     fenced(old, wait_for)
     with pytest.raises(MoveRefused, match=r"op\[0\] has moved to another worker: ask for its state there"):
@@ -290,7 +133,7 @@ def test_late_requests_at_the_old_home_are_refused_by_name(old, wait_for):
 
 
 def test_end_of_the_job_ends_every_wait_of_a_move(old, wait_for):
-    result = old.moves.begin(FIRST, AFTER)
+    result = old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     fenced(old, wait_for)
     old.moves.abort()
@@ -302,7 +145,7 @@ def test_end_of_the_job_ends_every_wait_of_a_move(old, wait_for):
 
 
 def test_end_of_the_job_ends_the_wait_for_the_new_home(old, wait_for):
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     fenced(old, wait_for)
     for node in (0, 2, 3):
@@ -347,17 +190,6 @@ def test_switch_to_a_node_that_was_lost_as_a_guest_fails_the_job():
 # the new home
 
 
-def call_of(old, new, wait_for):
-    """Drain an executor at its old home, and return the call that hands it over."""
-    old.moves.begin(FIRST, AFTER)
-    drained(old)
-    fenced(old, wait_for)
-    for node in (0, 2, 3):
-        old.moves.fence_passed(FIRST, node)
-    wait_for(lambda: old.node.calls)
-    return old.node.calls[0][1]
-
-
 def test_executor_continues_at_its_new_home_with_what_was_held(old, new, wait_for):
     old.exchange._gate(FIRST, SECOND).acquire(80)
     call = call_of(old, new, wait_for)
@@ -370,7 +202,7 @@ def test_executor_continues_at_its_new_home_with_what_was_held(old, new, wait_fo
     new.exchange.take_credit(FIRST, SECOND, 80, False)
     started = []
     new.threads.start = lambda name, run: started.append((name, run))
-    assert new.arrivals.install(call) == {1: 1}, "the executor keeps its cores"
+    assert new.arrivals.install(call) == {3: 2}, "the cores that follow"
     home = new.homes[FIRST]
     taken = []
     home.offer = lambda origin, batch, nbytes: taken.append((origin, batch.rows.num_rows, nbytes))
@@ -393,14 +225,14 @@ def test_executor_is_prepared_and_installed_once(old, new, wait_for):
     new.arrivals.install(call)
     with pytest.raises(MoveRefused, match="does not await"):
         new.arrivals.install(call)
-    new.arrivals.cancel(FIRST)
+    new.arrivals.cancel(FIRST, 1)
     assert FIRST in new.homes
 
 
 def test_cancelled_arrival_leaves_nothing(new):
-    new.arrivals.cancel(FIRST)
+    new.arrivals.cancel(FIRST, 1)
     new.arrivals.prepare(FIRST, {"op": BEFORE})
-    new.arrivals.cancel(FIRST)
+    new.arrivals.cancel(FIRST, 1)
     assert new.events == [("expect", FIRST), ("discard", FIRST)]
     assert new.exchange.arrivals == {}
 
@@ -414,13 +246,13 @@ def test_node_that_has_lost_a_needed_one_becomes_no_home(new):
 
 
 def test_waits_of_a_departure_end_as_aborted(old):
-    old.moves.begin(FIRST, AFTER)
+    old.moves.begin(FIRST, AFTER, 1)
     departure = old.moves._departures[FIRST]
     old.moves.abort()
     with pytest.raises(Aborted):
         departure.wait_for_fences()
     with pytest.raises(Aborted):
-        departure.answer(Future())
+        departure.answers.of(Future())
 
 
 def test_executor_that_leaves_and_returns_while_its_release_ends_is_awaited(old, new, wait_for):
@@ -459,5 +291,5 @@ def test_move_that_begins_when_the_job_has_just_ended_ends(old):
     old.threads.end()
     old.moves.abort()
     with pytest.raises(UnknownJob, match=r"job 'job' ended while op\[0\] moved"):
-        old.moves.begin(FIRST, AFTER).result(0)
+        old.moves.begin(FIRST, AFTER, 1).result(0)
     assert old.node.sent == []

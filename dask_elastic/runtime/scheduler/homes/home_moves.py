@@ -2,22 +2,25 @@
 
 Notes
 -----
-Decision 76. The old home drives the move; see `dask_elastic.runtime.protocol.home_calls` for the calls. The scheduler
-decides when a move can no longer be cancelled: just before it calls the old home. Until then the loss of the new home
-cancels the move. From then on the loss of either home ends the generation, as does an unknown error of the move.
+Decisions 76 and 84. The old home drives the move; see `dask_elastic.runtime.protocol.home_calls` for the calls. It
+first copies the state, while checkpoints, changes of cores and moves of shards go on.
+
+The scheduler decides when a move can no longer be cancelled: just before it calls the old home to move the executor.
+Until then the loss of the new home cancels the move. From then on the loss of either home ends the generation, as does
+an unknown error of the move.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
-from dask_elastic.runtime.protocol.home_calls import CancelHome, HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
@@ -120,7 +123,12 @@ class HomeMoves:
             raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
-            change = replace(await self._exclusively(record, moving, generation), forecast=forecast)
+            await self._copy(record, moving, generation)
+            change = replace(await self._exclusively(record, moving, generation, address), forecast=forecast)
+        except Exception:  # whatever it is, neither home keeps what was begun there
+            if record.live and record.runs(generation):
+                await self._cancel(record, moving)
+            raise
         finally:
             job_homes.end()
         self._moved(record, (change,), _sentence(change, reason))
@@ -140,10 +148,26 @@ class HomeMoves:
                 f"worker {address} is {status}: it becomes no home. Wait until it runs, or choose another."
             )
 
-    async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
+    async def _copy(self, record: JobRecord, moving: MovingHome, generation: int) -> None:
+        """Have the old home copy the state to the new one; an error leaves the executor where it is."""
+        source = record.nodes[moving.source]
+        call = CopyHome(*record.generation_id, *moving.executor, moving.table)
+        try:
+            copied = await unless_over(record, self.calls.of_home(record, source, call))
+        except Exception as error:
+            if not record.live or not record.runs(generation):
+                raise _gone(record) from error
+            if isinstance(error, Relayed):
+                cause = load_error(error.data)
+                raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {cause}") from error
+            raise
+        if not record.live or not record.runs(generation):
+            raise _gone(record)
+        logger.info("job %r: the state of %s is copied: %s", record.name, moving.executor, copied)
+
+    async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int, address: str) -> HomeChange:
         why = f"the home of {moving.executor} was to move: the next checkpoint begins after that"
         component, index = moving.executor
-        address = record.nodes[moving.target]
         # Of all its executors, too: their plan of windows changes at the homes of one moment.
         plan, cores = record.changing[component, -1], record.changing[component, index]
         async with plan, cores, self.checkpoints.excluded(record, why):
@@ -162,8 +186,12 @@ class HomeMoves:
         logger.info("job %r: the home of %s moves from %s to %s", record.name, moving.executor, source, target)
         await self._prepare(record, moving, target, PrepareHome(*which, dict(record.homes.tables)))
         moving.begun = True
+        key = (moving.executor.component, moving.executor.index)
+        moving.cores = self.cores.following(record, key, moving.source, moving.target)
+        cores = max(1, record.cores[key].get(moving.target, 0) + moving.cores)
         try:
-            answer = await unless_over(record, self.calls.of_home(record, source, MoveHome(*which, moving.table)))
+            call = MoveHome(*which, moving.table, cores)
+            answer = await unless_over(record, self.calls.of_home(record, source, call))
         except Exception as error:  # whatever it is, only a refusal leaves the executor where it is
             if not record.live or not record.runs(generation):
                 raise _gone(record) from error
@@ -172,46 +200,48 @@ class HomeMoves:
                 self._failed(record, moving.executor, error)
                 raise
             moving.begun = False
-            await self._cancel(record, target, CancelHome(*which))
             raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {refusal}") from error
         if not record.live or not record.runs(generation):
             raise _gone(record)
         await self._arrive(record, moving, answer, generation)
-        return HomeChange(moving.executor, source, target, float(answer.nbytes), answer.pause)
+        sizes = float(answer.nbytes), answer.pause, float(answer.paused_bytes)
+        return HomeChange(moving.executor, source, target, *sizes)
 
     async def _prepare(self, record: JobRecord, moving: MovingHome, target: str, call: PrepareHome) -> None:
         """Have the new home hold what arrives; raises if it cannot, or has left the job meanwhile."""
-        cancel = CancelHome(*record.generation_id, *moving.executor)
         try:
             await unless_over(record, self.calls.one(target, call))
-        except Exception as error:
-            if record.runs(call.generation):
-                await self._cancel(record, target, cancel)
-            if isinstance(error, Relayed):
-                cause = load_error(error.data)
-                raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
-            raise
+        except Relayed as error:
+            cause = load_error(error.data)
+            raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
         if not record.runs(call.generation) or not record.live:
             raise _gone(record)
         # From here to the call of the old home nothing else runs on the event loop.
         if record.nodes[moving.target] != target or target in record.expelling or target not in self.workers:
             raise NodeLost(f"worker {target} was lost before {moving.executor} moved there: it stays where it is")
         if target in self.workers.retiring:
-            await self._cancel(record, target, cancel)
             raise MoveRefused(f"worker {target} is to leave: it becomes no home. Choose another one.")
 
-    async def _cancel(self, record: JobRecord, target: str, call: CancelHome) -> None:
-        try:
-            await asyncio.wait_for(self.calls.one(target, call), CANCEL_SECONDS)
-        except (ElasticError, Relayed, TimeoutError) as error:
-            # The next generation, or the next move there, begins anew.
-            logger.info("job %r: %s of %s: %s", record.name, call.operation, target, error)
+    async def _cancel(self, record: JobRecord, moving: MovingHome) -> None:
+        """End what the homes have begun; the old one first, since it sends to the new one."""
+        call = CancelHome(*record.generation_id, *moving.executor, moving.table.version)
+        for node in (moving.source, moving.target):
+            address = record.nodes[node]
+            try:
+                await asyncio.wait_for(self.calls.one(address, call), CANCEL_SECONDS)
+            except (ElasticError, Relayed, TimeoutError) as error:
+                # The next generation, or the next move there, begins anew.
+                logger.info("job %r: %s of %s: %s", record.name, call.operation, address, error)
+            if not record.live or not record.runs(call.generation):
+                return
 
     async def _arrive(self, record: JobRecord, moving: MovingHome, answer: HomeMoved, generation: int) -> None:
         """Note that an executor has begun at its new home, and move its cores there."""
         key = (moving.executor.component, moving.executor.index)
         record.homes.arrived()
+        wanted = _after_move(record.cores[key], moving)
         record.cores[key] = {node: count for node, count in answer.cores.items() if count}
+        moving.cores = 0
         record.chosen_homes[key] = record.nodes[moving.target]
         # Their last reports were sent before the executor had moved.
         for node in (moving.target, moving.source):
@@ -220,10 +250,10 @@ class HomeMoves:
             # The next generation numbers its nodes anew.
             return
         try:
-            await self.cores.follow(record, key, moving.source)
+            await self.cores.give(record, key, wanted)
         except (ElasticError, Relayed) as error:
             cause = load_error(error.data) if isinstance(error, Relayed) else error
-            logger.warning("job %r: the cores of %s stay where they are: %s", record.name, moving.executor, cause)
+            logger.warning("job %r: %s has other cores than before it moved: %s", record.name, moving.executor, cause)
 
     async def _take_report(self, record: JobRecord, node: int, generation: int) -> None:
         """Replace the last report of a node by a new one, or drop it if there is none."""
@@ -289,6 +319,15 @@ def hindrance(record: JobRecord) -> ElasticError | None:
     return None
 
 
+def _after_move(cores: Mapping[int, int], moving: MovingHome) -> dict[int, int]:
+    """Return the cores of an executor by node, of which some have moved with its home."""
+    # A node may have been lost meanwhile, and its cores with it.
+    moved = min(moving.cores, cores.get(moving.source, 0))
+    after = {**cores, moving.target: cores.get(moving.target, 0) + moved}
+    after[moving.source] = cores.get(moving.source, 0) - moved
+    return {node: count for node, count in after.items() if count}
+
+
 def _check(record: JobRecord) -> None:
     if (error := hindrance(record)) is not None:
         raise error
@@ -315,5 +354,5 @@ def _sentence(change: HomeChange, reason: str) -> str:
     size, pause = change.moved_bytes / 1e6, 1_000 * change.pause
     return (
         f"{reason} The home of {change.executor} has moved from {change.source} to {change.target} with {size:.3g} MB "
-        f"of state; its rows waited for {pause:.0f} ms."
+        f"of state; its rows waited for {pause:.0f} ms, while the last {change.paused_bytes / 1e6:.3g} MB were sent."
     )

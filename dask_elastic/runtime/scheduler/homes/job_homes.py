@@ -26,6 +26,8 @@ class MovingHome:
         Where the executors of the operator are after the move.
     begun : bool
         Whether the old home was called: from then on the loss of either home ends the generation.
+    cores : int
+        Cores of the new home that are kept free for the executor.
     """
 
     executor: ExecutorId
@@ -33,6 +35,7 @@ class MovingHome:
     target: int
     table: HomeTable
     begun: bool = False
+    cores: int = 0
 
 
 class JobHomes:

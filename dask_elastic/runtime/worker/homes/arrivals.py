@@ -7,15 +7,17 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from dask_elastic.executor import events
 from dask_elastic.executor.homes.arrival import Arrival
+from dask_elastic.executor.homes.handover import Handover
+from dask_elastic.executor.homes.incoming_copy import IncomingCopy
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.routing.home_table import HomeTable
-from dask_elastic.runtime.protocol.home_calls import InstallHome
+from dask_elastic.runtime.protocol.home_calls import CopyState, InstallHome
 from dask_elastic.runtime.worker.exchange import HomeInstance
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
-from dask_elastic.runtime.worker.homes.handover_message import handover_of
+from dask_elastic.runtime.worker.homes.handover_message import copied_rows, handover_of
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
-from dask_elastic.vocab.errors import MoveRefused, PlanningError
+from dask_elastic.vocab.errors import MoveRefused
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.node")
@@ -37,6 +39,42 @@ class Arrivals:
         self._node = node
         self._lock = threading.Lock()
         self._awaited: set[ExecutorId] = set()
+        self._copies: dict[ExecutorId, IncomingCopy] = {}
+        self._cancelled: dict[ExecutorId, int] = {}
+
+    def copy(self, call: CopyState) -> None:
+        """Install a portion of the state of an executor that may come; the first one of a copy replaces earlier copies.
+
+        Raises
+        ------
+        MoveRefused
+            If the copy was cancelled, or the executor is at home here.
+        ProtocolError
+            If it does not follow the portion before.
+        StateMemoryExceeded
+            If there is no memory for it.
+        """
+        part, executor = self._part, ExecutorId(call.operator, call.executor)
+        with self._lock:
+            if executor in part.homes or call.number <= self._cancelled.get(executor, -1):
+                raise MoveRefused(f"copy {call.number} of {executor} is of no use on node {part.members.node}")
+            if call.position == 0:
+                self._begin(executor, call.number)
+            copy = self._copies.get(executor)
+        if copy is None:
+            raise MoveRefused(f"node {part.members.node} has no copy of {executor} that could be continued")
+        copy.install(call.number, call.position, copied_rows(call.portion))
+
+    def _begin(self, executor: ExecutorId, number: int) -> IncomingCopy:
+        self._drop(executor)
+        store = self._part.factory.store(executor)
+        self._part.stores.expect(executor, store)
+        copy = self._copies[executor] = IncomingCopy(number, executor.component, store)
+        return copy
+
+    def _drop(self, executor: ExecutorId) -> None:
+        if self._copies.pop(executor, None) is not None:
+            self._part.stores.forget(executor)
 
     def prepare(self, executor: ExecutorId, tables: Mapping[str, HomeTable]) -> None:
         """Hold what arrives for an executor from now on.
@@ -72,9 +110,21 @@ class Arrivals:
         # The answer to the report is the lease, without which the executor emits nothing.
         self._node.report_soon()
 
-    def cancel(self, executor: ExecutorId) -> None:
-        """Await an executor no longer, which stays where it is; nothing was sent to it here."""
+    def cancel(self, executor: ExecutorId, version: int) -> None:
+        """Await an executor no longer, which stays where it is; nothing was sent to it here, except its state.
+
+        Parameters
+        ----------
+        executor : ExecutorId
+            The executor.
+        version : int
+            The version of the table of the move: copies for it, or for earlier ones, are dropped.
+        """
         with self._lock:
+            self._cancelled[executor] = max(version, self._cancelled.get(executor, -1))
+            copy = self._copies.get(executor)
+            if copy is not None and copy.number <= version:
+                self._drop(executor)
             if executor not in self._awaited:
                 return
             self._awaited.discard(executor)
@@ -99,7 +149,6 @@ class Arrivals:
         if part.checkpoints is not None:
             # What was given up while the executor was on its way, as a later one was not begun.
             home.abandon_checkpoint(part.checkpoints.given_up)
-        self._set_cores(home, call.cores)
         arrival = part.exchange.arrivals[executor]
         part.threads.start(f"{executor}-arrival", partial(self._release, home, arrival))
         with home.executor.lock:
@@ -108,27 +157,28 @@ class Arrivals:
     def _continued(self, identity: ExecutorId, call: InstallHome) -> ExecutorThreads:
         part = self._part
         handover, here = handover_of(call), part.members.node
-        executor = part.factory.executor(identity, {here: max(1, call.cores.get(here, 0))})
+        first = {here: max(1, call.cores)}
+        executor = part.factory.executor(identity, first, self._state(identity, handover))
         handover.install(executor)
         home = part.factory.home(executor)
         if part.checkpoints is not None:
             executor.store.track_dirty = True
-            for compute, store in executor.store.stores(identity.component).items():
-                part.checkpoints.keeper.arrived(ExecutorId(compute, identity.index), store.shards)
+            for compute in executor.store.stores(identity.component):
+                part.checkpoints.keeper.arrived(ExecutorId(compute, identity.index), call.chains.get(compute))
         part.exchange.arrive(identity, call.credit)
         part.members.tier.restart(identity)
         home.resume(call.over, call.newest_change)
         return home
 
-    def _set_cores(self, home: ExecutorThreads, cores: Mapping[int, int]) -> None:
-        """Give the executor the cores that it had, on those nodes that have not left."""
-        left = self._part.members.left
-        kept = {node: count for node, count in cores.items() if count and node not in left}
-        try:
-            if kept:
-                home.handle(events.SetCores(kept))
-        except PlanningError as error:
-            logger.warning("%s has other cores at its new home: %s", home.identity, error)
+    def _state(self, executor: ExecutorId, handover: Handover) -> PrimaryState:
+        with self._lock:
+            copy = self._copies.get(executor)
+            if copy is None or copy.number != handover.copy:
+                copy = self._begin(executor, handover.copy)
+        state = handover.state(copy)
+        with self._lock:
+            self._drop(executor)
+        return state
 
     def _release(self, home: ExecutorThreads, arrival: Arrival[Callable[[HomeInstance], None]]) -> None:
         """Let the executor handle what was held; each item may run tasks, so in a thread of its own."""

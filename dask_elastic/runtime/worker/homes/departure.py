@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 
 from dask_elastic.migration.home_move import HomeAction, HomeEvent, HomeMove
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.home_calls import HomeMoved
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.worker.homes.awaited_answers import AwaitedAnswers
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -26,24 +27,28 @@ class Departure:
         This node.
     table : HomeTable
         Where the operator's executors are after the move.
+    cores : int
+        Cores with which the executor begins there.
 
     Attributes
     ----------
     result : Future of HomeMoved
         The end of the move; `MoveRefused` if the executor stays.
+    answers : AwaitedAnswers
+        Waits for the new home; raises `Aborted` if the job ends meanwhile.
     """
 
-    def __init__(self, executor: ExecutorId, source: int, table: HomeTable):
+    def __init__(self, executor: ExecutorId, source: int, table: HomeTable, cores: int):
         self.executor = executor
         self.source = source
         self.target = table.homes[executor.index]
         self.table = table
+        self.cores = cores
         self.result: Future[HomeMoved] = Future()
         self._move = HomeMove(executor, source, self.target)
         self._lock = threading.Lock()
         self._passed = threading.Event()
-        self._aborted = False
-        self._calling: Future[dict[int, int]] | None = None
+        self.answers = AwaitedAnswers()
         self._began = time.monotonic()
 
     def handle(self, event: HomeEvent) -> HomeAction:
@@ -76,26 +81,8 @@ class Departure:
             If the job ends meanwhile.
         """
         self._passed.wait()
-        if self._aborted:
-            raise Aborted
-
-    def answer(self, calling: Future[dict[int, int]]) -> dict[int, int]:
-        """Return the answer of the new home.
-
-        Raises
-        ------
-        Aborted
-            If the job ends meanwhile.
-        """
-        with self._lock:
-            self._calling = calling
-            aborted = self._aborted
-        if aborted:
-            calling.cancel()
-        try:
-            return calling.result()
-        except CancelledError:
-            raise Aborted from None
+        if self.answers.error is not None:
+            raise self.answers.error
 
     @property
     def seconds(self) -> float:
@@ -114,10 +101,6 @@ class Departure:
 
     def abort(self, error: ElasticError) -> None:
         """End every wait: the job has ended here."""
-        with self._lock:
-            self._aborted = True
-            calling = self._calling
+        self.answers.end(Aborted())
         self._passed.set()
-        if calling is not None:
-            calling.cancel()
         self.end(error)

@@ -11,6 +11,7 @@ from dask_elastic.executor.control_records.inputs import timed_components
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.union_types import union_types
@@ -95,8 +96,19 @@ class ExecutorFactory:
         assert isinstance(component.operator, Compute), f"{executor} has no state"
         return component, component.operator
 
-    def executor(self, identity: ExecutorId, first: Mapping[int, int]) -> ElasticExecutor:
-        """Return a new executor at home here, which has no state and has not started.
+    def store(self, identity: ExecutorId) -> PrimaryState:
+        """Return a store for the state of an executor."""
+        component, _ = self._operator(identity)
+        space = self._spaces[identity.component]
+        store = PrimaryState(space.shards, space.shard_of, threading.Lock)
+        store.hold(component.computes)
+        self._stores.place(component.computes, store)
+        return store
+
+    def executor(
+        self, identity: ExecutorId, first: Mapping[int, int], store: PrimaryState | None = None
+    ) -> ElasticExecutor:
+        """Return a new executor at home here, which has not started.
 
         Parameters
         ----------
@@ -104,6 +116,8 @@ class ExecutorFactory:
             The executor.
         first : mapping of int to int
             Its first cores, by node.
+        store : PrimaryState, optional
+            Its state, in a store that `store` has returned.
         """
         component, operator = self._operator(identity)
         spec = self._members.spec
@@ -114,9 +128,9 @@ class ExecutorFactory:
         timed = [one for one in inputs if one.component in self.timed]
         place = (identity, self._spaces[identity.component], spec.node, first, inputs)
         due = (component.clocks, grid_of(component.computes), operator.delay)
-        executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
+        store = self.store(identity) if store is None else store
+        executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due, store)
         executor.store.union = union_types(component, self._components)
-        executor.store.hold(component.computes)
         self._stores.add(identity, component.computes, executor.store)
         executor.task_ended = self._task_ended
         return executor

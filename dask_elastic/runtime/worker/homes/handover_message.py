@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import pyarrow as pa
 
+from dask_elastic.checkpoint.chain import Chain
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.homes.handover import Handover
-from dask_elastic.runtime.protocol.codec import Payload
-from dask_elastic.runtime.protocol.home_calls import CreditInUse, InputStanding, InstallHome, WatermarkStanding
+from dask_elastic.executor.homes.outgoing_copy import CopiedRows
+from dask_elastic.runtime.protocol.home_calls import (
+    CreditInUse,
+    InputStanding,
+    InstallHome,
+    StateRowsSent,
+    WatermarkStanding,
+)
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -23,14 +32,22 @@ def message_of(
     over: int,
     newest_change: int,
     credit: tuple[CreditInUse, ...],
+    chains: Mapping[str, Chain | None],
+    cores: int,
 ) -> InstallHome:
     """Return the call that hands an executor over; the other arguments are as `InstallHome` describes them."""
     now, emitted, last = handover.watermarks
     return InstallHome(
         *generation,
         *executor,
-        state=_streams(handover.state),
-        input_schema=None if handover.input_schema is None else handover.input_schema.serialize().to_pybytes(),
+        copy=handover.copy,
+        portions=handover.portions,
+        rest=sent_rows(handover.rest),
+        schemas={
+            name: None if schema is None else schema.serialize().to_pybytes()
+            for name, schema in handover.schemas.items()
+        },
+        chains=dict(chains),
         event_time=handover.event_time,
         counts=None if handover.counts is None else tuple(handover.counts),
         inputs=tuple(InputStanding(*standing) for standing in handover.inputs.standing()),
@@ -40,7 +57,7 @@ def message_of(
         clocks=handover.clocks,
         taken=handover.taken,
         incarnations=dict(handover.incarnations),
-        cores=dict(handover.cores),
+        cores=cores,
         rows=handover.rows,
         over=over,
         newest_change=newest_change,
@@ -61,9 +78,13 @@ def handover_of(call: InstallHome) -> Handover:
         raise ProtocolError(f"{executor} is handed over with {len(call.watermarks)} standings of watermarks, not 3")
     now, emitted, last = (Standing(*standing) for standing in call.watermarks)
     return Handover(
-        state=_rows(call.state),
-        changes=None,
-        input_schema=None if call.input_schema is None else pa.ipc.read_schema(pa.py_buffer(call.input_schema)),
+        copy=call.copy,
+        portions=call.portions,
+        rest=copied_rows(call.rest),
+        schemas={
+            name: None if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))
+            for name, schema in call.schemas.items()
+        },
         event_time=call.event_time,
         counts=None if call.counts is None else RowCounts(*call.counts),
         inputs=Inputs.of(executor, call.inputs, call.inputs_time),
@@ -73,28 +94,33 @@ def handover_of(call: InstallHome) -> Handover:
         taken=call.taken,
         incarnations=call.incarnations,
         flushes=(),
-        cores=call.cores,
         rows=call.rows,
     )
 
 
-def state_bytes(call: InstallHome) -> int:
-    """Return the bytes of state in a call."""
-    return sum(len(memoryview(part)) for part in call.state)
+def portion_bytes(portion: Iterable[StateRowsSent]) -> int:
+    """Return the bytes of state in a portion."""
+    return sum(len(memoryview(part.rows)) for part in portion)
 
 
-def _streams(rows: pa.RecordBatch | None) -> tuple[Payload, ...]:
-    if rows is None:
-        return ()
+def sent_rows(portion: Iterable[CopiedRows]) -> tuple[StateRowsSent, ...]:
+    """Return a portion of state as it is sent."""
+    return tuple(StateRowsSent(part.operator, part.changed, _stream(part.rows)) for part in portion)
+
+
+def copied_rows(portion: Iterable[StateRowsSent]) -> tuple[CopiedRows, ...]:
+    """Return a portion of state as it was before it was sent."""
+    return tuple(CopiedRows(part.operator, part.changed, _rows(part.rows)) for part in portion)
+
+
+def _stream(rows: pa.RecordBatch) -> memoryview:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as writer:
         # As one batch, also without rows.
         writer.write_batch(rows)
-    return (memoryview(out.getvalue()),)
+    return memoryview(out.getvalue())
 
 
-def _rows(streams: tuple[Payload, ...]) -> pa.RecordBatch | None:
-    if not streams:
-        return None
-    with pa.ipc.open_stream(pa.py_buffer(streams[0])) as reader:
+def _rows(stream: memoryview) -> pa.RecordBatch:
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         return reader.read_next_batch()

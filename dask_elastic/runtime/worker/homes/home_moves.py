@@ -6,8 +6,9 @@ Decision 76. The old home drives a move. What it does in a thread of its own, an
 waits that reads a connection:
 
 - The call of the coordinator switches the upstream instances on all nodes, in order with what the old home sends.
-- The thread in which the executor is drained sends the fence, waits until it has come back, and hands the executor over
-  by a call to the other worker: a channel between nodes would wait until a large state has passed.
+- The thread in which the executor is drained sends the fence, and what is not copied of its state. When the fence has
+  come back, it hands the executor over. State goes by calls to the other worker: batches on a channel between nodes
+  would wait until it has passed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import logging
 import threading
 from concurrent.futures import Future
 
+from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.executor.homes.outgoing_copy import CopiedRows
 from dask_elastic.migration.home_move import HomeEvent
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.home_calls import HomeMoved
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.homes.departure import Departure
-from dask_elastic.runtime.worker.homes.handover_message import message_of, state_bytes
+from dask_elastic.runtime.worker.homes.handover_message import message_of
+from dask_elastic.runtime.worker.homes.home_copies import HomeCopies, StateCopy
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
 from dask_elastic.vocab.errors import MoveRefused, NodeLost, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
@@ -38,11 +42,17 @@ class HomeMoves:
         The job's part here.
     node : MovingNode
         The node.
+
+    Attributes
+    ----------
+    copies : HomeCopies
+        Copies state before executors move.
     """
 
     def __init__(self, part: MovingPart, node: MovingNode):
         self._part = part
         self._node = node
+        self.copies = HomeCopies(part, node)
         self._tier = part.members.tier
         self._lock = threading.Lock()
         self._departures: dict[ExecutorId, Departure] = {}
@@ -88,7 +98,7 @@ class HomeMoves:
 
     # the old home
 
-    def begin(self, executor: ExecutorId, table: HomeTable) -> Future[HomeMoved]:
+    def begin(self, executor: ExecutorId, table: HomeTable, cores: int) -> Future[HomeMoved]:
         """Begin to move an executor to its home in a table; the result comes at the end of the move.
 
         Raises
@@ -96,7 +106,7 @@ class HomeMoves:
         MoveRefused
             If it is not at home here, has finished, or a home is moving already; or if the new home is not connected.
         """
-        departure = self._registered(executor, table)
+        departure = self._registered(executor, table, cores)
         if self._part.threads.ended:
             # What ends the waits may have come before.
             self.abort()
@@ -110,8 +120,8 @@ class HomeMoves:
             raise
         return departure.result
 
-    def _registered(self, executor: ExecutorId, table: HomeTable) -> Departure:
-        home, departure = self._part.homes.get(executor), Departure(executor, self._here, table)
+    def _registered(self, executor: ExecutorId, table: HomeTable, cores: int) -> Departure:
+        home, departure = self._part.homes.get(executor), Departure(executor, self._here, table, cores)
         if home is None:
             raise MoveRefused(f"{executor} is not at home on node {self._here}")
         before = self._tier.tables[executor.component]
@@ -126,6 +136,7 @@ class HomeMoves:
             # From here on the loss of either home ends the job.
             self._tier.moving = frozenset((departure.source, departure.target))
             departure.handle(HomeEvent.STARTED)
+            departure.handle(HomeEvent.COPIED)
             departure.handle(HomeEvent.PREPARED)
             self._departures[executor] = departure
         return departure
@@ -158,6 +169,7 @@ class HomeMoves:
 
     def finished(self, executor: ExecutorId) -> None:
         """Note that an executor has finished here: if it was to move, it stays."""
+        self.copies.cancel(executor, MoveRefused(f"{executor} has finished: its home does not move any more"))
         with self._lock:
             departure = self._departures.get(executor)
             if departure is None or not departure.cancels(HomeEvent.INPUTS_ENDED):
@@ -186,15 +198,22 @@ class HomeMoves:
         # From here on it is refused by name what comes for it.
         del part.homes[executor]
         self._send_fences(departure)
+        copy = self.copies.use(executor, home.executor.store, departure.table)
+        copy.answers, before = departure.answers, copy.rows.nbytes
+        rest = self._send_rest(executor, copy)
         departure.wait_for_fences()
         spec = part.members.spec
-        handover, over, newest_change = home.driver.handover(marks=False)
+        handover = home.driver.handover(copy.rows, copy.rows.portions - bool(rest), rest)
         credit = part.exchange.leave(executor)
-        call = message_of(spec.generation_id, executor, handover, over, newest_change, credit)
-        cores = departure.answer(self._node.hand_over(spec.nodes[departure.target], call))
+        chains: dict[str, Chain | None] = {}
+        if part.checkpoints is not None:
+            computes = home.executor.store.stores(executor.component)
+            chains = {name: part.checkpoints.keeper.left(ExecutorId(name, executor.index)) for name in computes}
+        call = message_of(spec.generation_id, executor, *handover, credit, chains, departure.cores)
+        cores = departure.answers.of(self._node.call_worker(spec.nodes[departure.target], call))
         departure.handle(HomeEvent.INSTALLED)
         part.stores.remove(executor, home.executor.store)
-        moved = HomeMoved(state_bytes(call), departure.seconds, cores)
+        moved = HomeMoved(copy.rows.nbytes, copy.rows.nbytes - before, departure.seconds, cores)
         logger.info("job %r: %s has moved to %s: %s", spec.job, executor, spec.nodes[departure.target], moved)
         with self._lock:
             self._tier.moving = frozenset()
@@ -203,6 +222,15 @@ class HomeMoves:
         home.executor.task_ended()
         self._node.report_soon()
         departure.end(moved)
+
+    def _send_rest(self, executor: ExecutorId, copy: StateCopy) -> tuple[CopiedRows, ...]:
+        """Send what is not copied of the state, which does not change any more; returns the last portion unsent."""
+        last: tuple[CopiedRows, ...] = ()
+        for portion in copy.rows.rest():
+            if last:
+                self.copies.send(executor, copy, copy.rows.portions - 2, last)
+            last = portion
+        return last
 
     def _send_fences(self, departure: Departure) -> None:
         """Send the fence behind the last output, and await it from the nodes without which the job cannot go on."""
@@ -222,5 +250,6 @@ class HomeMoves:
 
     def abort(self) -> None:
         """End every wait: the job has ended here."""
+        self.copies.abort(MoveRefused(f"job {self._part.members.spec.job!r} has ended"))
         for departure in list(self._departures.values()):
             departure.abort(UnknownJob(f"job {self._part.members.spec.job!r} ended while {departure.executor} moved"))

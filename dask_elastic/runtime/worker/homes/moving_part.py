@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
-from dask_elastic.runtime.protocol.home_calls import InstallHome
+from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
@@ -28,7 +28,7 @@ class MovingNode(Protocol):
         """Return the connection to another node; raises `NodeLost` if there is none."""
         ...
 
-    def hand_over(self, address: str, call: InstallHome) -> Future[dict[int, int]]:
+    def call_worker(self, address: str, call: Call[B], /) -> Future[B]:
         """Begin to call another worker from a thread."""
         ...
 

@@ -43,6 +43,7 @@ class StateStores:
         self._options = options
         self._memory = memory
         self._stores: dict[ExecutorId, KeyedStore] = {}
+        self._expected: dict[ExecutorId, ComponentStore] = {}
         self._movable: set[ExecutorId] = set()
         self._relieving = False
         self._relieved = True
@@ -64,20 +65,41 @@ class StateStores:
         StateDiskError
             If a file cannot be made.
         """
-        for operator in computes:
-            own = store if operator.name == executor.component else store.behind(operator.name)
-            self._add(ExecutorId(operator.name, executor.index), operator, own)
+        for number, operator in enumerate(computes):
+            own = store.behind(operator.name) if number else store
+            identity = ExecutorId(operator.name, executor.index)
+            self._movable.discard(identity)
+            if self._place(operator, own) == "auto":
+                self._movable.add(identity)
+            self._stores[identity] = own
 
-    def _add(self, identity: ExecutorId, operator: Compute, store: KeyedStore) -> None:
+    def place(self, computes: Iterable[Compute], store: ComponentStore) -> None:
+        """Put the state of computes in memory or on disk, as their operators want it.
+
+        Raises
+        ------
+        StateDiskError
+            If a file cannot be made.
+        """
+        for number, operator in enumerate(computes):
+            self._place(operator, store.behind(operator.name) if number else store)
+
+    def _place(self, operator: Compute, store: KeyedStore) -> str:
         kept = operator.store or self._options.state_store
         store.reserve = self._memory.reserve
-        self._movable.discard(identity)
         if kept == "disk":
             store.move(self._storage)
         elif kept == "auto":
             store.overflow = self._overflow
-            self._movable.add(identity)
-        self._stores[identity] = store
+        return kept
+
+    def expect(self, executor: ExecutorId, store: ComponentStore) -> None:
+        """Take the state of an executor that may come here; remote tasks of it may have other state here meanwhile."""
+        self._expected[executor] = store
+
+    def forget(self, executor: ExecutorId) -> None:
+        """Forget what `expect` has taken: the executor has come, or stays where it is."""
+        self._expected.pop(executor, None)
 
     def remove(self, executor: ExecutorId, store: ComponentStore) -> None:
         """Forget the stores of remote tasks that have ended, or of an executor that has left; not those made since."""
@@ -91,7 +113,8 @@ class StateStores:
         return bool(self._in_memory())
 
     def _in_memory(self) -> list[tuple[ExecutorId, KeyedStore]]:
-        return [(executor, store) for executor, store in list(self._stores.items()) if not store.storage.on_disk]
+        expected = [(e, part) for e, store in list(self._expected.items()) for part in (store, *store.fused.values())]
+        return [(e, store) for e, store in [*list(self._stores.items()), *expected] if not store.storage.on_disk]
 
     def _overflow(self, nbytes: int) -> DiskStorage | None:
         """Return the storage to which a store moves before it grows by `nbytes`; called under the store's lock."""

@@ -1,0 +1,132 @@
+"""The rows of a store that are copied to another one while tasks go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_elastic.state.codec import StateRows
+from dask_elastic.state.index import Slots
+from dask_elastic.state.slots import EMPTY, TOMBSTONE
+from dask_elastic.state.store import KeyedStore
+
+AT_ONCE = 1 << 13
+"""Rows that are copied while tasks wait, at most."""
+
+_WINDOW = 1 << 16
+
+
+class Portion(NamedTuple):
+    """Rows that were copied at one moment.
+
+    Parameters
+    ----------
+    unchanged, changed : StateRows
+        The rows by whether a checkpoint has them already. Of both, some may be deleted.
+    """
+
+    unchanged: StateRows
+    changed: StateRows
+
+
+class OutgoingRows:
+    """The rows of a store that another one lacks: at first all, then those that change.
+
+    Parameters
+    ----------
+    store : KeyedStore
+        The store. A newer copy of it ends this one.
+    at_once : int
+        Rows that are copied while tasks wait, at most.
+
+    Notes
+    -----
+    A flag for each slot tells whether the row was copied since it changed last. Tasks wait while a portion is copied,
+    as for the cut of a checkpoint, but not while it is encoded and sent. Cuts may be taken meanwhile. They clear the
+    marks of changes, so that the other store may mark more rows as changed than this one, but never fewer.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dask_elastic.topology.aggregates.field import Field
+    >>> from dask_elastic.state.codec import encode
+    >>> def made():
+    ...     return KeyedStore(4, lambda hashes: (hashes % 4).astype(int))
+    >>> here, there = made(), made()
+    >>> here.declare(pa.schema({"k": pa.int64()}), [Field("n", np.dtype(np.int64), 0)])
+    >>> rows = OutgoingRows(here)
+    >>> for portion in rows.rest():
+    ...     there.install(encode(portion.unchanged))
+    >>> there.key_schema.names, len(there)
+    (['k'], 0)
+    """
+
+    def __init__(self, store: KeyedStore, at_once: int = AT_ONCE):
+        self._store = store
+        self._at_once = at_once
+        self._next = 0
+        self._declared = False
+        with store.still():
+            store.outgoing = self
+            store.slots.begin_copy()
+
+    def sweep(self) -> Iterator[Portion]:
+        """Yield the rows to be copied once through the store; those that change behind are left for the next time."""
+        self._next = 0
+        while (portion := self._take()) is not None:
+            yield portion
+
+    def rest(self) -> Iterator[Portion]:
+        """Yield all rows that are left; no task may change any. Also the declaration of a store without rows."""
+        any_left = True
+        while any_left:
+            # Packing during the last sweep may have moved rows to where it had been already.
+            any_left = False
+            for portion in self.sweep():
+                any_left = True
+                yield portion
+        if not self._declared and self._store.key_schema is not None:
+            with self._store.still():
+                yield self._portion(np.empty(0, np.intp))
+
+    def end(self) -> None:
+        """Copy no more; a sweep in progress in another thread ends."""
+        with self._store.still():
+            if self._store.outgoing is self:
+                self._store.outgoing = self._store.slots.uncopied = None
+
+    def _take(self) -> Portion | None:
+        with self._store.still():
+            slots = self._found()
+            return self._portion(self._store.slots.portions(slots)[0]) if len(slots) else None
+
+    def _found(self) -> Slots:
+        """Return the next slots to copy; the caller holds the store still."""
+        uncopied = self._store.slots.uncopied
+        if self._store.outgoing is not self or uncopied is None:
+            return np.empty(0, np.intp)
+        used = self._store.slots.used
+        while self._next < used:
+            window = uncopied[self._next : min(used, self._next + _WINDOW)]
+            found: Slots = self._next + np.flatnonzero(window)[: self._at_once]
+            if len(found):
+                return found
+            self._next += _WINDOW
+        return np.empty(0, np.intp)
+
+    def _portion(self, slots: Slots) -> Portion:
+        arrays = self._store.slots
+        marks = arrays.marks.take(slots)
+        changed = (marks & TOMBSTONE) != 0
+        old, new = slots[~changed], slots[changed]
+        portion = Portion(
+            self._store.rows_of(old, marks[~changed] == EMPTY),
+            self._store.rows_of(new, marks[changed] == TOMBSTONE),
+        )
+        if arrays.uncopied is not None and len(slots):
+            arrays.uncopied[slots] = False
+            self._next = int(slots[-1]) + 1
+        self._declared = True
+        return portion
