@@ -19,12 +19,14 @@ from dask_elastic.state.results import state_table
 from dask_elastic.state.window_fields import window_fields
 from dask_elastic.topology.aggregate import Count, Max, Mean, Min, Sum, TopK
 from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.aggregates.carry_over import carry_over
 from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.topology.aggregates.partial_results import Merged, Partial
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Value
 from dask_elastic.topology.timer import Timer
 from dask_elastic.topology.windowing import EventWindow, Windowing
-from dask_elastic.vocab.errors import CheckpointError
+from dask_elastic.vocab.errors import CheckpointError, TopologyError
 
 INPUT = pa.schema({"plane": pa.string(), "delay": pa.int64(), "speed": pa.float64()})
 ROWS = pa.record_batch(
@@ -112,6 +114,25 @@ def test_mean_follows_from_sum_and_count(tmp_path):
         {"plane": "b", "mean": 5.0},
         {"plane": "c", "mean": None},
     ]
+
+
+def test_partial_results_are_those_of_the_same_state(tmp_path):
+    complete = {"flights": Count(), "mean": Mean("delay"), "top": TopK("delay", 2)}
+    partial = {name: Partial(aggregate) for name, aggregate in complete.items()}
+    folder, state = saved(tmp_path / "before", partial)
+    wanted, _ = restored(*saved(tmp_path / "now", complete), complete)
+    for now in (complete, {"renamed": partial["mean"]}, partial):
+        found, _ = restored(folder, state, now)
+        assert found.num_rows == 3
+        if now is complete:
+            assert found.equals(wanted)
+
+
+def test_merged_partial_results_are_kept():
+    before, now = ({"mean": Merged(Mean("delay"), "mean")} for _ in range(2))
+    assert carry_over(before, now)["mean"].fields == "mean"
+    with pytest.raises(TopologyError, match="cannot be computed"):
+        carry_over(before, {"mean": Merged(Sum("delay"), "mean")})
 
 
 def test_state_of_unchanged_aggregates_is_not_written_again(tmp_path):

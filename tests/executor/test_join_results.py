@@ -158,6 +158,17 @@ def test_what_became_of_the_rows_of_a_join_is_counted():
     assert counts.late == 2
 
 
+@pytest.mark.parametrize("nulls_equal", [False, True])
+def test_rows_with_a_null_key_are_counted_as_any_row(nulls_equal):
+    topology = de.Topology("joined")
+    left, right = (
+        topology.source(name, de.sources.Arrow(table([(None, 1), ("a", 2)], name), event_time="at")).key_by("key")
+        for name in ("left", "right")
+    )
+    left.join(right, within="5s", nulls_equal=nulls_equal, name="pairs").sink(de.sinks.Collect(), name="out")
+    assert run(topology).windows["pairs"] == (4, 0, 0, 0, 0)
+
+
 def test_skewed_key_has_all_pairs():
     sides = table([("a", 0)] * 300, "a"), table([("a", 0)] * 200, "b")
     found = joined(sides, lambda left, right: left.join(right, within=0), batch=64)

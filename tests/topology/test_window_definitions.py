@@ -47,6 +47,7 @@ def test_start_is_an_instant_or_a_duration_since_the_epoch(start):
 @pytest.mark.parametrize(
     ("define", "problem"),
     [
+        (lambda: windows.tumbling("100000000d"), "tumbling: length is '100000000d'; give less than 2"),
         (lambda: windows.tumbling("10 parsecs"), "tumbling: length is '10 parsecs', whose unit of time is unknown"),
         (lambda: windows.tumbling("soon"), "tumbling: length is 'soon'"),
         (lambda: windows.tumbling(0), "give a duration above 0"),

@@ -144,6 +144,11 @@ def doubled(**options):
             lambda: parts_of(logic=lambda rows, instances: rows),
             "compute 'low': partials=True is for aggregates, which can be merged; write the function as agg.custom",
         ),
+        (lambda: de.consolidate([parts_of()], by=3), "consolidate: by is 3; give the name of a key column, or a list"),
+        (
+            lambda: de.consolidate([parts_of()], by=["key", "kay"], name="both"),
+            "consolidate 'both': by has 'kay', which is no key of compute 'low'; its keys are ['key'].",
+        ),
         (lambda: parts_of(allowed_lateness="1s"), "compute 'low': partial results are merged once; omit"),
     ],
 )

@@ -192,6 +192,15 @@ def test_sessions_are_those_of_the_whole_input(gap, disorder):
     assert found.windows["windowed"] == RowCounts(whole.pairs, untimed=whole.untimed)
 
 
+@pytest.mark.parametrize("given", ["10s", ["10s", "30s"], windows.session("5s")])
+@pytest.mark.parametrize("logic", [LOGIC, lambda rows, instances: rows])
+def test_time_of_a_map_that_is_no_time_is_named(given, logic):
+    stream = source(readings(12)).map(lambda rows: rows, name="tidy")
+    stream.key_by("key").window(given, time="value").compute(logic, name="windowed")
+    with pytest.raises(TopologyError, match="compute 'windowed': column 'value', the time of its windows, has type"):
+        run(stream.topology)
+
+
 @pytest.mark.parametrize("late", ["drop", "stream"])
 def test_map_that_drops_the_time_is_named(late):
     stream = source(readings(12)).map(lambda rows: rows.drop_columns(["at"]), name="tidy")

@@ -87,9 +87,10 @@ class Judged(NamedTuple):
 
     @property
     def row_counts(self) -> RowCounts:
-        """What became of the rows, as the operator's metrics have it."""
+        """What became of the rows, as the operator's metrics have it; each row is counted once."""
         kept, late, untimed = (int(each.sum()) for each in self.counts)
-        return RowCounts(on_time=kept, late=late, untimed=untimed)
+        null_keys = sum(rows.num_rows for rows in self.alone) - untimed
+        return RowCounts(on_time=kept + null_keys, late=late, untimed=untimed)
 
 
 def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Words) -> Judged:

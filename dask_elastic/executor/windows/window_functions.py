@@ -28,10 +28,9 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.windows.row_layout import ARRIVED, END, FIRST, ROW, RowLayout
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
-from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START, SessionWindow
 from dask_elastic.topology.windows.instances import Instances
-from dask_elastic.topology.windows.results import result_keys
+from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, TimersDue
@@ -315,8 +314,8 @@ class WindowFunctions:
         layout = RowLayout(operator, schema)
         buffer = RowBuffer(layout, self._store, self._session, self._space)
         buffer.declare()
-        column = self.windowing.time[0]
-        self._bound = _Bound(layout, buffer, window_time_type(layout.schema.field(column).type, column))
+        times = {name: layout.schema.field(name).type for name in self.windowing.time}
+        self._bound = _Bound(layout, buffer, bound_columns(self.windowing, times, operator.name)[WINDOW_START])
         return self._bound
 
 

@@ -37,13 +37,11 @@ from dask_elastic.state.windows.instance_marks import has_mark, marked
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
-from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import (
-    REVISION,
     WINDOW_END,
     WINDOW_START,
 )
-from dask_elastic.topology.windows.results import result_keys
+from dask_elastic.topology.windows.results import bound_columns, result_keys
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
@@ -429,11 +427,10 @@ class WindowLogic:
         bundle = Bundle(self._aggregates, schema)
         keys = pa.schema([schema.field(key) for key in operator.keys])
         self._store.declare(keys, [*bundle.fields, *window_fields(operator, self.cells.merges)])
-        column = self.windowing.time[0]
-        kind = window_time_type(schema.field(column).type, column)
-        spans = {name: pa.int64() if name == REVISION else kind for name in self.windowing.output_columns}
+        times = {name: schema.field(name).type for name in self.windowing.time}
+        bounds = bound_columns(self.windowing, times, operator.name)
         shown = [keys.field(key) for key in result_keys(operator.keys)]
-        results = pa.schema([*shown, *map(pa.field, spans, spans.values()), *bundle.schema])
+        results = pa.schema([*shown, *map(pa.field, bounds, bounds.values()), *bundle.schema])
         positions = [schema.get_field_index(key) for key in operator.keys]
-        self._bound = BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))
+        self._bound = BoundWindows(schema, bundle, positions, results, bounds[WINDOW_START], len(bundle.fields))
         return self._bound

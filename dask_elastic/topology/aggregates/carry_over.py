@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.operand import Operand
+from dask_elastic.topology.aggregates.partial_results import Partial
 from dask_elastic.topology.aggregates.sums import Count, Mean, Sum
 from dask_elastic.topology.aggregates.user_aggregate import UserAggregate
 from dask_elastic.vocab.errors import StateError, TopologyError
@@ -129,6 +130,8 @@ def _same(one: object, other: object, named: bool) -> bool:
     named : bool
         Whether they have the same output: then their functions may have changed.
     """
+    # Whether results are partial ones says nothing about the state.
+    one, other = (each.aggregate if isinstance(each, Partial) else each for each in (one, other))
     # By name: a class of a program is another object after it was pickled.
     if type(one).__qualname__ != type(other).__qualname__:
         return False
@@ -142,6 +145,8 @@ def _same(one: object, other: object, named: bool) -> bool:
 def _same_values(one: Any, other: Any, named: bool) -> bool:
     if isinstance(one, Operand) and isinstance(other, Operand):
         return one.columns == other.columns and _same_values(one.of, other.of, named)
+    if isinstance(one, Aggregate) and isinstance(other, Aggregate):
+        return _same(one, other, named)
     if callable(one) and callable(other):
         return named or _code(one) == _code(other) is not None
     return bool(type(one) is type(other) and one == other)

@@ -11,6 +11,7 @@ from dask_elastic.topology.operator_output import label_of
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START, EventWindow, Windowing
 from dask_elastic.topology.windows.event_time import origins_of
+from dask_elastic.topology.windows.results import result_keys
 from dask_elastic.vocab.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -85,13 +86,31 @@ def consolidate(
     if not given:
         raise TopologyError(f"{where}: streams is {streams!r}; give a list of at least one stream of partial results.")
     windowing, aggregates = _common(given, where)
-    columns = (by,) if isinstance(by, str) else tuple(by)
+    columns = _columns(by, given, where)
     all_rows = given[0].union(*given[1:]) if len(given) > 1 else given[0]
     times = (WINDOW_START, WINDOW_END)
     windowed = (all_rows.key_by(*columns) if columns else all_rows).window(list(windowing.windows), time=times)
     windowed.restrict_to_own_spans()
     merged = {output: Merged(aggregate, output) for output, aggregate in aggregates.items()}
     return windowed.compute(merged, name=name, partials=partials, executors=executors, shards=shards, store=store)
+
+
+def _columns(by: object, streams: list[Stream], where: str) -> tuple[str, ...]:
+    columns = (by,) if isinstance(by, str) else by
+    if not isinstance(columns, list | tuple) or not all(isinstance(column, str) for column in columns):
+        raise TopologyError(f"{where}: by is {by!r}; give the name of a key column, or a list of names.")
+    # A map behind a compute may add columns.
+    operators = [stream.topology.operator(producer) for stream in streams for producer in stream.producers]
+    for operator in operators:
+        if not isinstance(operator, Compute):
+            continue
+        missing = [column for column in columns if column not in operator.keys]
+        if missing:
+            raise TopologyError(
+                f"{where}: by has {missing[0]!r}, which is no key of compute {operator.name!r}; its keys are "
+                f"{list(result_keys(operator.keys))}."
+            )
+    return tuple(columns)
 
 
 def _common(streams: list[Stream], where: str) -> tuple[Windowing, dict[str, Aggregate]]:

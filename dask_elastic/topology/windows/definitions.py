@@ -9,6 +9,7 @@ from dask_elastic.topology import validation
 from dask_elastic.topology.duration import parse_duration, seconds_of
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.topology.windowing import (
+    MOST,
     CountWindow,
     EventWindow,
     SessionWindow,
@@ -273,6 +274,8 @@ def microseconds(duration: Any, where: str, least: int = 1) -> int:
     if whole < least:
         valid = "above 0" if least else "of 0 or more"
         raise TopologyError(f"{where} is {duration!r}; give a duration {valid}, such as '10min'.")
+    if whole >= MOST:
+        raise TopologyError(f"{where} is {duration!r}; give less than 2**62 microseconds, which are 146,135 years.")
     return whole
 
 
