@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
@@ -81,7 +82,10 @@ class ElasticExecutor(ExecutorParts):
 
     def split(self, batch: Batch) -> Block:
         """Sort a batch that has rows by task, without the lock."""
-        return self.routes.split(batch)
+        block, sides = self.routes.split(batch), self.routes.shared.sides
+        if sides is None or not isinstance(batch.rows, pa.RecordBatch):
+            return block
+        return block._replace(latest=sides.latest(batch.rows))
 
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Enqueue a split batch as the current table says; its credit is released when all of its rows are processed.
@@ -101,7 +105,9 @@ class ElasticExecutor(ExecutorParts):
             receipt.reached = self.records.stamp(self.store.event_time)
             receipt.separate = self.sharing.separate(self.store.event_time)
             before = self.routes.sub_batches
+            self.routes.shared.note(block.latest)
             woken = self.routes.enqueue(block, receipt)
+            self._pending_rows += self.routes.shared.take_added()
             self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
             inline = self.routes.short(woken, self.measures.inline, self.limits.inline_time)
             # Other tasks are woken first: they run in the meantime.
@@ -212,6 +218,8 @@ class ElasticExecutor(ExecutorParts):
                 instructions += self.moves.instant.merged(work.record, now)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
+            if isinstance(work.record, TimersDue) and work.side is not None and not work.side.later:
+                instructions += self.moves.instant.closed(task, work.record, now)
             self._pending_rows -= work.rows
             instructions += self.moves.work_done(task, now)
             if len(self.moves) < moves:
@@ -339,7 +347,7 @@ class ElasticExecutor(ExecutorParts):
                 return []
             case events.BarriersAligned(checkpoint):
                 self.cuts.begin(checkpoint)
-                self.moves.instant.cut_due()
+                return self.moves.instant.cut_due(now)
             case events.CheckpointAbandoned(checkpoint):
                 self.cuts.give_up(checkpoint)
             case events.ChangeSharing(separate, since):
@@ -367,6 +375,7 @@ class ElasticExecutor(ExecutorParts):
         """Route a state record behind the rows that arrived before; it counts as rows do until it is settled."""
         if record is None:
             return []
+        self.moves.instant.is_last |= record.last
         instructions = self.moves.instant.record_enters(now)
         block = self.records.block(record, self.routes.table, self.store.input_schema)
         receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
@@ -392,7 +401,7 @@ class ElasticExecutor(ExecutorParts):
     @property
     def _lacks_state(self) -> bool:
         """Whether flushes of all tasks would not bring the primary copy up to date."""
-        return self.recovery.rows > 0 or self.moves.instant.has_partials
+        return self.recovery.rows > 0 or self.moves.instant.lacks_state
 
     def _held_flushes(self) -> list[do.Instruction]:
         """Make the flush requests that waited for a replay, or for partials that are handed over."""
@@ -412,6 +421,7 @@ class ElasticExecutor(ExecutorParts):
 
     def _finish(self) -> list[do.Instruction]:
         """Emit the watermark that is due; once no row is left, request the flush for a cut, and at the end the last."""
+        self._pending_rows += self.routes.shared.take_added()
         due = self.watermarks.due()
         unsettled = self._pending_rows + self.moves.instant.has_partials
         if (token := self.cuts.flush_due(unsettled)) is not None:

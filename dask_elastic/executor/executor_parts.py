@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,13 @@ from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Piece, Receipt, sorted_block
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
+from dask_elastic.executor.windows.row_sides import row_sides
+from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import first_tasks
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
+from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.state_record import Clock, PartialsMoved
@@ -84,6 +87,11 @@ class ExecutorParts:
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
+
+    def divide_windows(self, computes: Sequence[Compute]) -> None:
+        """Find out the windows of rows if moves of shards may be smooth; called before the executor starts."""
+        if self.limits.migration in DIVIDING:
+            self.routes.shared.sides = row_sides(computes)
 
     def _enter_partials(self, state: pa.RecordBatch, shard: int, now: float) -> Piece:
         """Enter partials that a shard's owner merges; they count as rows do until they are settled."""

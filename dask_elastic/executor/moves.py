@@ -94,6 +94,11 @@ class Moves:
         return len(self.by_shard) + len(self.instant)
 
     @property
+    def in_progress(self) -> int:
+        """How many moves are in progress, without those whose source only waits for its windows to close."""
+        return len(self) - self.instant.staying
+
+    @property
     def paused(self) -> set[int]:
         """The shards whose routing is paused."""
         paused = {shard for shard, move in self.by_shard.items() if move.paused}
@@ -144,8 +149,9 @@ class Moves:
         if source is destination:
             return []
         route = Route(source.node == destination.node, destination.at_home)
-        if self.strategy == "instant" and not route.same_node and not self.cuts.under_way:
-            return self.instant.begin(shard, source, destination, now)
+        if self.strategy in ("instant", "smooth") and not route.same_node and not self.cuts.under_way:
+            smooth = self.strategy == "smooth" and source.status is TaskStatus.ACTIVE
+            return self.instant.begin(shard, source, destination, now, smooth)
         move = self.by_shard[shard] = LabelledMove(shard, source.number, target, route, now + self.patience)
         return self._act(move, move.handle(self._first_event(source)), now)
 

@@ -17,12 +17,21 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.vocab.errors import SubmitError
 
+LABELLED = "labelled"
 INSTANT = "instant"
+SMOOTH = "smooth"
+AUTO = "auto"
 
-STRATEGIES = ("labelled", INSTANT, "disruptive")
+STRATEGIES = (LABELLED, INSTANT, SMOOTH, "disruptive", AUTO)
 """How the shards of a component move between nodes; within a node they always move by labels."""
 
-LATER = ("smooth", "auto", "progressive", "synchronised")
+MERGING = (INSTANT, SMOOTH)
+"""Strategies by which the partials of a shard may have to be merged."""
+
+DIVIDING = (SMOOTH, AUTO)
+"""Strategies by which two tasks may have windows of a shard."""
+
+LATER = ("progressive", "synchronised")
 """Names of strategies that a later version has."""
 
 

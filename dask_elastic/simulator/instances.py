@@ -104,6 +104,7 @@ def make_executor(
         delay=operator.delay,
     )
     executor.store.hold(component.computes)
+    executor.divide_windows(component.computes)
     return executor
 
 

@@ -117,6 +117,7 @@ class ExecutorFactory:
         executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due)
         executor.store.union = union_types(component, self._components)
         executor.store.hold(component.computes)
+        executor.divide_windows(component.computes)
         self._stores.add(identity, component.computes, executor.store)
         executor.task_ended = self._task_ended
         return executor
