@@ -288,6 +288,10 @@ class InstantMoves:
                 self.routes.hold(shard)
             elif move.phase is InstantPhase.LEAVING:
                 self.routes.hold(shard)
+            if move.source in lost and handed.left_behind:
+                # What the source had taken before is put back before it.
+                self.routes.put_back(shard, handed.left_behind)
+                handed.left_behind = []
             if move.target in lost:
                 found.add(shard)
         return found

@@ -74,8 +74,8 @@ class RecordLedger:
                 if work.record is not None and (work.side is not None or shard in found.sides):
                     _settled_on_side(executor, work, shard, found)
                 elif shard in found.sides or (work.side is not None and not work.side.later):
-                    # Two tasks process its rows, each in an order of its own; and some of them twice.
-                    found.settled[shard] += counts[shard]
+                    # Two tasks process its rows, each in an order of its own, and some of them twice.
+                    continue
                 elif work.record is None:
                     found.settled[shard] += counts[shard]
                     if waiting and found.settled[shard] > waiting[0][1]:
