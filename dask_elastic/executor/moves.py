@@ -271,8 +271,9 @@ class Moves:
         list of Instruction
             What the driver carries out.
         """
-        instructions = self.instant.inherit(heirs, now)
+        # Some of these end at once, and need no other move.
         moving = {move.shard for move in self.instant.moves}
+        instructions = self.instant.inherit(heirs, now)
         for shard in sorted({*heirs} - moving):
             heir = self.routes.tasks[heirs[shard]]
             move = self.by_shard.get(shard)
