@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor import events
@@ -215,6 +214,7 @@ class ElasticExecutor(ExecutorParts):
             instructions = self._receipts(work)
             moves = len(self.moves)
             if merged and work.record is not None:
+                self.moves.choice.merged(work.nbytes, busy)
                 instructions += self.moves.instant.merged(work.record, now)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
@@ -387,6 +387,7 @@ class ElasticExecutor(ExecutorParts):
             # drained may be resumed, and its rows are not late.
             before = self.store.event_time
             self.store.event_time = record.event if before is None else max(record.event, before)
+            self.moves.choice.record_entered(record.event, now)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()
         return instructions + [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
@@ -408,10 +409,6 @@ class ElasticExecutor(ExecutorParts):
         if self._lacks_state:
             return []
         return self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
-
-    def _loads(self, now: float) -> np.ndarray:
-        """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
-        return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
 
     def _proceed(self, now: float) -> list[do.Instruction]:
         """Continue draining and balancing after the progress of a move."""

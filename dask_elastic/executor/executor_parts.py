@@ -21,10 +21,10 @@ from dask_elastic.executor.moves import MoveRecord, Moves
 from dask_elastic.executor.piece import Piece, Receipt, sorted_block
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
-from dask_elastic.executor.windows.row_sides import row_sides
-from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import first_tasks
+from dask_elastic.executor.windows.row_sides import row_sides
+from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.topology.operators import Compute
@@ -84,6 +84,8 @@ class ExecutorParts:
         self._final_flush_requested = False
         self.moves.instant.enter = self._enter_partials
         self.moves.instant.opened = self.flushes.hold_all
+        self.moves.choice.measures = self.measures
+        self.moves.choice.loads = self._loads
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
@@ -108,6 +110,10 @@ class ExecutorParts:
         block = sorted_block(state, hashes, self.routes.space, self.routes.table)
         return Piece(block._replace(record=PartialsMoved(shard)), 0, receipt.rows, receipt)
 
+    def _loads(self, now: float) -> np.ndarray:
+        """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
+        return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
+
     @property
     def pending_rows(self) -> int:
         """The rows that are not settled, those of state records included."""
@@ -126,6 +132,7 @@ class ExecutorParts:
         on_disk = sum(store.state_bytes() for store in stores if store.storage.on_disk)
         open_windows = None if windows is None else self.store.open_windows
         with self.lock:
+            self.moves.choice.shard_bytes = shard_bytes
             return self.measures.measured(
                 now,
                 executor=self.identity,

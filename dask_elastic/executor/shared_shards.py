@@ -18,6 +18,8 @@ Mask = npt.NDArray[np.bool_]
 class Sides(Protocol):
     """What the home knows of the windows of rows; `windows.row_sides.RowSides`."""
 
+    in_both: float
+
     def latest(self, rows: pa.RecordBatch) -> int | None:
         """Return the latest event time of rows, in microseconds; None if none has any."""
 
@@ -39,6 +41,10 @@ class SharedShard(NamedTuple):
         The event time, in microseconds since the Unix epoch.
     last_end : int
         When the last window of the source ends.
+
+    Notes
+    -----
+    Enorm, section 4.5, smooth migration: rows of windows of both are processed twice.
     """
 
     source: int

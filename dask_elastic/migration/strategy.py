@@ -13,8 +13,7 @@ Decisions 75 and 80; Enorm, section 4.5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Collection, Iterable
 
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import EventWindow
@@ -32,46 +31,23 @@ STRATEGIES = (LABELLED, INSTANT, SMOOTH, DISRUPTIVE, AUTO)
 MERGING = (INSTANT, SMOOTH)
 """Strategies by which the partials of a shard may have to be merged."""
 
+MERGING_AT_TIMES = (*MERGING, AUTO)
+"""Strategies by which partials travel between tasks in some moves."""
+
 DIVIDING = (SMOOTH, AUTO)
 """Strategies by which two tasks may have windows of a shard."""
 
 LATER = ("progressive", "synchronised")
 """Names of strategies that a later version has."""
 
-Migration: TypeAlias = str | Mapping[str, str]
-"""A strategy for all computes of a job, or one for each of some computes."""
 
-
-def strategy_of(migration: Migration, operator: str) -> str:
-    """Return the strategy of a compute.
-
-    Parameters
-    ----------
-    migration : str or mapping of str to str
-        The option of the job.
-    operator : str
-        The compute with tasks of its own.
-
-    Returns
-    -------
-    str
-        One of `STRATEGIES`; "labelled" for computes that are not named.
-
-    Examples
-    --------
-    >>> strategy_of("smooth", "hot"), strategy_of({"hot": "instant"}, "hot"), strategy_of({"hot": "instant"}, "cold")
-    ('smooth', 'instant', 'labelled')
-    """
-    return migration if isinstance(migration, str) else migration.get(operator, LABELLED)
-
-
-def check_names(migration: Migration, computes: Collection[str], fused: Collection[str] = ()) -> None:
+def check_names(named: Iterable[str], computes: Collection[str], fused: Collection[str] = ()) -> None:
     """Check that strategies are given for computes that have tasks of their own.
 
     Parameters
     ----------
-    migration : str or mapping of str to str
-        The option of the job.
+    named : iterable of str
+        The computes for which a strategy is given.
     computes, fused : collection of str
         The computes with tasks of their own, and those that run in the tasks of others.
 
@@ -82,12 +58,12 @@ def check_names(migration: Migration, computes: Collection[str], fused: Collecti
 
     Examples
     --------
-    >>> check_names({"hott": "instant"}, ["hot", "cold"])
+    >>> check_names(["hott"], ["hot", "cold"])
     Traceback (most recent call last):
         ...
     dask_elastic.vocab.errors.SubmitError: migration names 'hott', but the computes are 'cold' and 'hot'
     """
-    for name in () if isinstance(migration, str) else migration:
+    for name in named:
         if name in fused:
             raise SubmitError(
                 f"migration names {name!r}, which runs in the tasks of another compute, whose states move together: "

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.event_times import Times, microseconds
+from dask_elastic.migration.strategy import unmerged
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.operators import Compute
-from dask_elastic.topology.windowing import EventWindow, Windowing
+from dask_elastic.topology.windowing import Windowing
 from dask_elastic.vocab.errors import SchemaMismatch
 
 
@@ -23,6 +24,11 @@ class RowSides:
     ----------
     windowing : Windowing
         Windows over event time.
+
+    Attributes
+    ----------
+    in_both : float
+        The share of rows that are in windows of both sides, until the earlier ones have closed.
 
     Examples
     --------
@@ -36,6 +42,7 @@ class RowSides:
     def __init__(self, windowing: Windowing) -> None:
         self._cells = EventCells(windowing)
         self._columns = windowing.time
+        self.in_both = max(max(0.0, 1 - window.frequency / window.length) for window in self._cells.windows)
 
     def latest(self, rows: pa.RecordBatch) -> int | None:
         """Return the latest time of rows, or begin of the spans for which they stand, in microseconds; None without."""
@@ -91,14 +98,14 @@ class RowSides:
 
 
 def row_sides(computes: Sequence[Compute]) -> RowSides | None:
-    """Return the sides of the windows of an executor; None if they are no fixed spans of event time.
+    """Return the sides of the windows of an executor; None if its partials cannot be merged.
 
     Parameters
     ----------
     computes : sequence of Compute
         Its computes.
     """
-    windowing = computes[0].windowing if len(computes) == 1 else None
-    if windowing is None or not all(isinstance(window, EventWindow) for window in windowing.windows):
+    if len(computes) != 1 or unmerged(computes[0]) is not None:
         return None
-    return RowSides(windowing)
+    assert computes[0].windowing is not None
+    return RowSides(computes[0].windowing)

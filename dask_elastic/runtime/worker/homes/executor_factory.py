@@ -108,7 +108,9 @@ class ExecutorFactory:
         component, operator = self._operator(identity)
         spec = self._members.spec
         limits = ExecutorLimits(
-            spec.options.inbox_time, spec.options.balance_threshold, migration=spec.options.migration
+            spec.options.inbox_time,
+            spec.options.balance_threshold,
+            migration=spec.options.strategy(identity.component),
         )
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
