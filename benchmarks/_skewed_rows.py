@@ -1,4 +1,4 @@
-"""Rows whose keys are skewed to one half of the shards, then to the other; and their latencies."""
+"""Rows whose keys are skewed to one half of the shards, then to the other; and how long each of them waited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.meters import LatencyHistogram
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 
@@ -19,7 +18,7 @@ WARM_SECONDS = 6.0
 PERIOD = 6.0
 """Seconds for which the load of one half of the shards rises."""
 
-_latencies = LatencyHistogram()
+_timed: list[tuple[np.ndarray, np.ndarray]] = []
 _lock = threading.Lock()
 
 
@@ -37,6 +36,7 @@ def keyed_rows(seconds: float, rate: float, keys: int) -> Iterator[pa.RecordBatc
         at = number * BATCH_SECONDS
         if number < len(first):
             chosen = first[number]
+            random.shuffle(chosen)
         else:
             # The rate of one side rises by half, within a period.
             side, risen = int(at / PERIOD) % 2, 0.5 * (at % PERIOD) / PERIOD
@@ -52,13 +52,15 @@ def timed(batch: pa.RecordBatch) -> pa.Array:
     """Return the values, and record the latencies of the rows."""
     waited = time.time() - batch["due"].to_numpy()
     with _lock:
-        _latencies.record_many(waited[~np.isnan(waited)])
+        _timed.append((batch["due"].to_numpy(), waited))
     return batch["value"]
 
 
-def take_latencies() -> LatencyHistogram:
-    """Return the latencies in this process, and begin again."""
-    global _latencies
+def take_latencies() -> tuple[np.ndarray, np.ndarray]:
+    """Return when the rows in this process were due, and how long each waited, and begin again."""
+    global _timed
     with _lock:
-        found, _latencies = _latencies, LatencyHistogram()
-    return found
+        found, _timed = _timed, []
+    due = np.concatenate([np.empty(0), *(due for due, _ in found)])
+    waited = np.concatenate([np.empty(0), *(waited for _, waited in found)])
+    return due[~np.isnan(due)], waited[~np.isnan(due)]

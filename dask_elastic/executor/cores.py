@@ -177,7 +177,7 @@ class Cores:
     def proceed(self, now: float) -> list[Instruction]:
         """Begin planned moves while fewer than `MOVES_AT_ONCE` are in progress."""
         instructions: list[Instruction] = []
-        while self._planned and len(self.moves) < MOVES_AT_ONCE:
+        while self._planned and self.moves.in_progress < MOVES_AT_ONCE:
             shard, target = self._planned.popleft()
             task = self.routes.tasks.get(target)
             if shard not in self.moves and task is not None and task.status is TaskStatus.ACTIVE:
@@ -189,9 +189,10 @@ class Cores:
         instructions: list[Instruction] = []
         load = self._task_loads(loads)
         for task in [t for t in self.routes.tasks.values() if t.status is TaskStatus.DRAINING]:
+            instructions += self.moves.instant.task_drains(task.number, now)
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
-                if shard in self.moves or len(self.moves) >= MOVES_AT_ONCE:
+                if shard in self.moves or self.moves.in_progress >= MOVES_AT_ONCE:
                     continue
                 target = self._lightest(load, task.node)
                 load[target.number] += max(float(loads[shard]), 1e-9)

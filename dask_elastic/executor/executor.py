@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
+import pyarrow as pa
 
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
@@ -83,7 +83,10 @@ class ElasticExecutor(ExecutorParts):
 
     def split(self, batch: Batch) -> Block:
         """Sort a batch that has rows by task, without the lock."""
-        return self.routes.split(batch)
+        block, sides = self.routes.split(batch), self.routes.shared.sides
+        if sides is None or not isinstance(batch.rows, pa.RecordBatch):
+            return block
+        return block._replace(latest=sides.latest(batch.rows))
 
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Enqueue a split batch as the current table says; its credit is released when all of its rows are processed.
@@ -103,7 +106,9 @@ class ElasticExecutor(ExecutorParts):
             receipt.reached = self.records.stamp(self.store.event_time)
             receipt.separate = self.sharing.separate(self.store.event_time)
             before = self.routes.sub_batches
+            self.routes.shared.note(block.latest)
             woken = self.routes.enqueue(block, receipt)
+            self._pending_rows += self.routes.shared.take_added()
             self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
             inline = self.routes.short(woken, self.measures.inline, self.limits.inline_time)
             # Other tasks are woken first: they run in the meantime.
@@ -211,9 +216,12 @@ class ElasticExecutor(ExecutorParts):
             instructions = self._receipts(work)
             moves = len(self.moves)
             if merged and work.record is not None:
+                self.moves.choice.merged(work.nbytes, busy)
                 instructions += self.moves.instant.merged(work.record, now)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
+            if isinstance(work.record, TimersDue) and work.side is not None and not work.side.later:
+                instructions += self.moves.instant.closed(task, work.record, now)
             self._pending_rows -= work.rows
             instructions += self.moves.work_done(task, now)
             if len(self.moves) < moves:
@@ -341,7 +349,7 @@ class ElasticExecutor(ExecutorParts):
                 return []
             case events.BarriersAligned(checkpoint):
                 self.cuts.begin(checkpoint)
-                self.moves.instant.cut_due()
+                return self.moves.instant.cut_due(now)
             case events.CheckpointAbandoned(checkpoint):
                 self.cuts.give_up(checkpoint)
             case events.ChangeSharing(separate, since):
@@ -369,6 +377,7 @@ class ElasticExecutor(ExecutorParts):
         """Route a state record behind the rows that arrived before; it counts as rows do until it is settled."""
         if record is None:
             return []
+        self.moves.instant.is_last |= record.last
         instructions = self.moves.instant.record_enters(now)
         block = self.records.block(record, self.routes.table, self.store.input_schema)
         receipt = Receipt(self.identity, 0, len(block.hashes), now, now)
@@ -380,6 +389,7 @@ class ElasticExecutor(ExecutorParts):
             # drained may be resumed, and its rows are not late.
             before = self.store.event_time
             self.store.event_time = record.event if before is None else max(record.event, before)
+            self.moves.choice.record_entered(record.event, now)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()
         return instructions + [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
@@ -394,17 +404,13 @@ class ElasticExecutor(ExecutorParts):
     @property
     def _lacks_state(self) -> bool:
         """Whether flushes of all tasks would not bring the primary copy up to date."""
-        return self.recovery.rows > 0 or self.moves.instant.has_partials
+        return self.recovery.rows > 0 or self.moves.instant.lacks_state
 
     def _held_flushes(self) -> list[do.Instruction]:
         """Make the flush requests that waited for a replay, or for partials that are handed over."""
         if self._lacks_state:
             return []
         return self._flush_progress(self.flushes.replayed(self.routes.tasks.values()))
-
-    def _loads(self, now: float) -> np.ndarray:
-        """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
-        return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
 
     def _proceed(self, now: float) -> list[do.Instruction]:
         """Continue draining and balancing after the progress of a move."""
@@ -414,6 +420,7 @@ class ElasticExecutor(ExecutorParts):
 
     def _finish(self) -> list[do.Instruction]:
         """Emit the watermark that is due; once no row is left, request the flush for a cut, and at the end the last."""
+        self._pending_rows += self.routes.shared.take_added()
         due = self.watermarks.due()
         unsettled = self._pending_rows + self.moves.instant.has_partials
         if (token := self.cuts.flush_due(unsettled)) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,11 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import first_tasks
+from dask_elastic.executor.windows.row_sides import row_sides
+from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
+from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.state_record import Clock, PartialsMoved
@@ -83,9 +86,16 @@ class ExecutorParts:
         self._final_flush_requested = False
         self.moves.instant.enter = self._enter_partials
         self.moves.instant.opened = self.flushes.hold_all
+        self.moves.choice.measures = self.measures
+        self.moves.choice.loads = self._loads
         for shard, owner in enumerate(self.routes.table.owner.tolist()):
             if self.routes.tasks[owner].at_home:
                 self.store.grant(shard, owner)
+
+    def divide_windows(self, computes: Sequence[Compute]) -> None:
+        """Find out the windows of rows if moves of shards may be smooth; called before the executor starts."""
+        if self.limits.migration in DIVIDING:
+            self.routes.shared.sides = row_sides(computes)
 
     def _enter_partials(self, state: pa.RecordBatch, shard: int, now: float) -> Piece:
         """Enter partials that a shard's owner merges; they count as rows do until they are settled."""
@@ -101,6 +111,10 @@ class ExecutorParts:
         hashes = state.column(IDENTITY.index("__hash")).to_numpy()
         block = sorted_block(state, hashes, self.routes.space, self.routes.table)
         return Piece(block._replace(record=PartialsMoved(shard)), 0, receipt.rows, receipt)
+
+    def _loads(self, now: float) -> np.ndarray:
+        """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
+        return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
 
     @property
     def pending_rows(self) -> int:
@@ -120,6 +134,7 @@ class ExecutorParts:
         on_disk = sum(store.state_bytes() for store in stores if store.storage.on_disk)
         open_windows = None if windows is None else self.store.open_windows
         with self.lock:
+            self.moves.choice.shard_bytes = shard_bytes
             return self.measures.measured(
                 now,
                 executor=self.identity,

@@ -8,17 +8,20 @@ from collections.abc import Callable, Collection, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_elastic.executor.handed_over import HandedOver
 from dask_elastic.executor.instructions import InstallState, Instruction, OpenShard, Wake
 from dask_elastic.executor.piece import SMALL_BLOCK, Piece
 from dask_elastic.executor.primary_state import PrimaryState
-from dask_elastic.executor.routes import Routes
+from dask_elastic.executor.routes import Routes, closes
+from dask_elastic.executor.shared_shards import SharedShard, mixed
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.migration.instant import InstantAction, InstantEvent, InstantMove, InstantPhase
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.vocab.state_record import PartialsMoved, StateRecord
+from dask_elastic.state.windows.latest_begin import latest_begin
+from dask_elastic.vocab.state_record import PartialsMoved, StateRecord, TimersDue
 
 MERGED_ROWS = SMALL_BLOCK
 """Partials that a task merges as one unit of work, at most: rows that arrive meanwhile wait no longer than that."""
@@ -28,55 +31,6 @@ _BEFORE = frozenset({InstantPhase.REQUESTED, InstantPhase.WAITING})
 
 Enter = Callable[[pa.RecordBatch, int, float], Piece]
 """Enters partials of a shard as work that is not settled."""
-
-
-class HandedOver:
-    """The partials of a shard that its earlier owner hands over.
-
-    Parameters
-    ----------
-    move : InstantMove
-        The move.
-
-    Attributes
-    ----------
-    is_aside : bool
-        Whether the primary copy of the earlier owner's state is set aside.
-    partials : RecordBatch or None
-        The encoded state that is set aside; None if there is none.
-    has_arrived : bool
-        Whether the target has got the shard's rows.
-    """
-
-    __slots__ = ("_changed", "has_arrived", "is_aside", "move", "partials")
-
-    def __init__(self, move: InstantMove):
-        self.move = move
-        self.is_aside = False
-        self.partials: pa.RecordBatch | None = None
-        self._changed: list[pa.RecordBatch] = []
-        self.has_arrived = False
-
-    def change(self, state: pa.RecordBatch) -> None:
-        """Note what the earlier owner has changed since."""
-        if state.num_rows:
-            self._changed.append(state)
-
-    def complete(self, empty: KeyedStore) -> None:
-        """Apply what has changed, to which nothing is added any more.
-
-        Parameters
-        ----------
-        empty : KeyedStore
-            A store without state.
-        """
-        changed, self._changed = self._changed, []
-        if not changed:
-            return
-        # Not when the shard is opened, which pauses it.
-        for state in changed if self.partials is None else [self.partials, *changed]:
-            empty.install(state)
-        self.partials = empty.extract()
 
 
 class InstantMoves:
@@ -97,6 +51,8 @@ class InstantMoves:
         Enters partials as work.
     arrived : callable
         Gets a move, and the time, when its target has all rows.
+    is_last : bool
+        Whether the record at the end of the input has been entered.
     opened : callable
         Called before the primary copy of a shard is set aside: flushes that are under way would lack it.
     """
@@ -113,6 +69,7 @@ class InstantMoves:
         # How many partials of these shards are work that no task has done.
         self._entered: Counter[int] = Counter()
         self.opened: Callable[[], None] = lambda: None
+        self.is_last = False
 
     def __contains__(self, shard: int) -> bool:
         return shard in self._by_shard or shard in self._merging
@@ -132,6 +89,17 @@ class InstantMoves:
             return bool(self._merging)
         return bool(self._merging) or any(move.phase not in _BEFORE for move in self.moves)
 
+    @property
+    def lacks_state(self) -> bool:
+        """Whether flushes of all tasks would leave out any partials; those of a source that stays are its own."""
+        staying = (*_BEFORE, InstantPhase.STAYING)
+        return bool(self._merging) or any(move.phase not in staying for move in self.moves)
+
+    @property
+    def staying(self) -> int:
+        """How many moves wait for the windows of the earlier owner to close."""
+        return sum(move.phase is InstantPhase.STAYING for move in self.moves)
+
     def leaving(self, shard: int) -> int | None:
         """Return the task that still has partials of a shard beside its owner; None if none has."""
         handed = self._by_shard.get(shard)
@@ -139,21 +107,26 @@ class InstantMoves:
             return None
         return handed.move.source
 
-    def begin(self, shard: int, source: Task, target: Task, now: float) -> list[Instruction]:
-        """Move a shard to a task on another node."""
-        move = InstantMove(shard, source.number, target.number, now + self.patience)
-        handed = self._by_shard[shard] = HandedOver(move)
-        event = self._ready(source)
+    def begin(self, shard: int, source: Task, target: Task, now: float, smooth: bool = False) -> list[Instruction]:
+        """Move a shard to a task on another node; if the move is smooth, the source keeps its windows."""
+        move = InstantMove(shard, source.number, target.number, now + self.patience, smooth=smooth)
+        if smooth:
+            # After a restart, or a change of the home, the state is older than what was noted of its rows.
+            self.routes.shared.note(latest_begin(self.store))
+        handed = self._by_shard[shard] = HandedOver(move, smooth and source.at_home)
+        event = self._ready(source, move)
         if event is None:
             move.handle(InstantEvent.SOURCE_BUSY)
-            return self._past_deadline(handed, now) if self.patience <= 0 and source.at_home else []
+            return self._past_deadline(handed, now) if self.patience <= 0 and source.at_home and not smooth else []
         return self._act(handed, move.handle(event), now)
 
-    @staticmethod
-    def _ready(source: Task) -> InstantEvent | None:
+    def _ready(self, source: Task, move: InstantMove) -> InstantEvent | None:
         """Return the event by which a move may begin; None if it must wait for what the source has in flight."""
-        if source.at_home:
+        if source.at_home and not move.smooth:
             return None if source.in_flight else InstantEvent.SOURCE_IDLE
+        if move.smooth and self.routes.has_side(source, move.shard):
+            # What an earlier move has divided cannot be divided again.
+            return None
         # A close that the source would have to repeat without the target's rows must not be in flight.
         has_record = any(work.record is not None for work in source.in_flight.values())
         return None if has_record else InstantEvent.SOURCE_READY
@@ -168,9 +141,9 @@ class InstantMoves:
             source = self.routes.tasks[task]
             if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
                 instructions += self._act(handed, move.handle(InstantEvent.TARGET_DRAINING), now)
-            elif (event := self._ready(source)) is not None:
+            elif (event := self._ready(source, move)) is not None:
                 instructions += self._act(handed, move.handle(event), now)
-            elif source.at_home and now >= move.deadline:
+            elif source.at_home and now >= move.deadline and not move.smooth:
                 instructions += self._past_deadline(handed, now)
         return instructions
 
@@ -182,23 +155,48 @@ class InstantMoves:
         handed = self._by_shard.get(shard)
         if handed is None or handed.move.source != task or handed.move.has_left:
             return None
-        return self._act(handed, handed.move.handle(InstantEvent.LABEL_RETURNED), now)
+        action = handed.move.handle(InstantEvent.LABEL_RETURNED)
+        if self.routes.tasks[task].at_home and handed.move.smooth:
+            self.store.revoke(shard)
+            handed.exchange(self.store)
+        return self._act(handed, action, now)
 
     def installed(self, shard: int, now: float) -> list[Instruction] | None:
         """Continue the move of a shard whose target was opened or installed; None without a move."""
         handed = self._by_shard.get(shard)
         if handed is None:
             return None
-        opens = handed.move.phase is InstantPhase.OPENING
-        event = InstantEvent.OPENED if opens else InstantEvent.INSTALLED
+        event = InstantEvent.INSTALLED
+        if handed.move.phase is InstantPhase.OPENING:
+            beside = handed.move.smooth and not handed.move.has_left
+            event = InstantEvent.OPENED_BESIDE if beside else InstantEvent.OPENED
         return self._act(handed, handed.move.handle(event), now)
 
-    def cut_due(self) -> None:
-        """Cancel the moves that have not begun, since the primary copy is about to be copied."""
-        for shard, handed in list(self._by_shard.items()):
-            if handed.move.phase is InstantPhase.WAITING:
-                handed.move.handle(InstantEvent.CUT_DUE)
-                del self._by_shard[shard]
+    def cut_due(self, now: float) -> list[Instruction]:
+        """Cancel the moves that have not begun, since the primary copy is about to be copied; no source stays."""
+        instructions: list[Instruction] = []
+        for handed in list(self._by_shard.values()):
+            if handed.move.phase in (InstantPhase.WAITING, InstantPhase.STAYING):
+                instructions += self._act(handed, handed.move.handle(InstantEvent.CUT_DUE), now)
+        return instructions
+
+    def task_drains(self, task: int, now: float) -> list[Instruction]:
+        """End the stay of sources, since a task, one of the two that have windows of a shard, is draining."""
+        instructions: list[Instruction] = []
+        for handed in list(self._by_shard.values()):
+            move = handed.move
+            if move.phase is InstantPhase.STAYING and task in (move.source, move.target):
+                instructions += self._act(handed, move.handle(InstantEvent.TASK_DRAINS), now)
+        return instructions
+
+    def closed(self, task: int, record: TimersDue, now: float) -> list[Instruction]:
+        """End the stay of a source that has closed the last of its windows."""
+        instructions: list[Instruction] = []
+        for handed in [h for h in self._by_shard.values() if h.move.source == task]:
+            move = handed.move
+            if move.phase is InstantPhase.STAYING and self.routes.shared.has_closed(move.shard, record.event):
+                instructions += self._act(handed, move.handle(InstantEvent.WINDOWS_CLOSED), now)
+        return instructions
 
     # state, by the thread that carries out instructions, without the executor's lock
 
@@ -207,9 +205,7 @@ class InstantMoves:
         handed = self._by_shard.get(shard)
         if handed is None or handed.move.phase is not InstantPhase.OPENING or handed.move.target != task:
             return False
-        if not handed.is_aside:
-            handed.partials = self.store.take_out(shard)
-            handed.is_aside = True
+        handed.set_aside(self.store, self._empty())
         return True
 
     def install(self, task: int, state: pa.RecordBatch, labelled: int | None) -> None:
@@ -225,7 +221,7 @@ class InstantMoves:
             The shard whose label the state came with.
         """
         for shard, handed in tuple(self._by_shard.items()):
-            if handed.move.source != task or not handed.is_aside or handed.move.has_left:
+            if handed.aside_of != task or not handed.is_aside or handed.move.has_left:
                 continue
             of_shard = pc.equal(state.column(IDENTITY.index("__shard")), shard)
             handed.change(state.filter(of_shard))
@@ -285,8 +281,17 @@ class InstantMoves:
                 move.handle(InstantEvent.SOURCE_LOST if move.source in lost else InstantEvent.TARGET_LOST)
                 del self._by_shard[shard]
                 continue
-            if move.phase is InstantPhase.LEAVING:
+            if move.phase is InstantPhase.STAYING:
+                # Its source may have been lost: what waits there is put back for the shard.
+                stays = move.source not in lost
+                handed.left_behind = self.routes.unshare(shard, self.routes.tasks[move.source] if stays else None)
                 self.routes.hold(shard)
+            elif move.phase is InstantPhase.LEAVING:
+                self.routes.hold(shard)
+            if move.source in lost and handed.left_behind:
+                # What the source had taken before is put back before it.
+                self.routes.put_back(shard, handed.left_behind)
+                handed.left_behind = []
             if move.target in lost:
                 found.add(shard)
         return found
@@ -319,6 +324,15 @@ class InstantMoves:
                 return self._open(move, now)
             case InstantAction.LEAVE:
                 return self._leave(handed, now)
+            case InstantAction.STAY:
+                return self._stay(handed, now)
+            case InstantAction.TAKE_LEAVE:
+                handed.left_behind = self.routes.unshare(move.shard, self.routes.tasks[move.source])
+                if any(map(closes, handed.left_behind)):
+                    # Rows that come later must not be in what these records close.
+                    move.handle(InstantEvent.RECORD_ENTERED)
+                    self.routes.hold(move.shard)
+                return self._send_label(move)
             case InstantAction.RECALL:
                 return self._send_label(move)
             case InstantAction.INSTALL:
@@ -342,9 +356,24 @@ class InstantMoves:
             move.paused_at = now
             self.routes.pause(move.shard)
         source = self.routes.tasks.get(move.source)
-        if source is not None and source.at_home:
+        if source is not None and source.at_home and not move.smooth:
             self.store.revoke(move.shard)
         return [OpenShard(move.shard, move.target, self.routes.tasks[move.target].node)]
+
+    def _stay(self, handed: HandedOver, now: float) -> list[Instruction]:
+        """Let both tasks have the windows of a shard: the source those with rows, the target later ones."""
+        move, shared = handed.move, self.routes.shared
+        assert shared.sides is not None, "a smooth move needs to know the windows of rows"
+        begin = shared.next_begin(self.store.event_time)
+        self._grant(move)
+        last = shared.sides.last_end(begin)
+        instructions = _wakes(self.routes.share(move.shard, SharedShard(move.source, move.target, begin, last)))
+        handed.has_arrived = True
+        self.arrived(move, now)
+        if self.is_last:
+            # No record will come that closes windows of one of them.
+            instructions += self._act(handed, move.handle(InstantEvent.WINDOWS_CLOSED), now)
+        return instructions
 
     def _leave(self, handed: HandedOver, now: float) -> list[Instruction]:
         move = handed.move
@@ -361,8 +390,16 @@ class InstantMoves:
         handed.complete(self._empty())
         del self._by_shard[move.shard]
         parts = deque(_parts(handed.partials))
+        left_behind = [*map(mixed, handed.left_behind)]
         if not self.routes.table.paused[move.shard]:
-            return self._feed(move.shard, parts, now)
+            if not left_behind:
+                return self._feed(move.shard, parts, now)
+            pieces = [self._enter(part, move.shard, now) for part in parts]
+            if pieces:
+                self._merging[move.shard] = deque()
+            return _wakes([task for piece in pieces + left_behind for task in self.routes.put(move.shard, piece)])
+        self.routes.put_back(move.shard, left_behind)
+        self.routes.mix(move.shard)
         self._grant(move)
         if not handed.has_arrived:
             self.arrived(move, now)

@@ -10,6 +10,7 @@ from itertools import islice
 from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.instant_moves import InstantMoves
 from dask_elastic.executor.instructions import InstallState, Instruction, RequestFlush, Wake
+from dask_elastic.executor.move_choice import MoveChoice
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
@@ -17,6 +18,7 @@ from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.migration.instant import InstantMove
 from dask_elastic.migration.labelled import Action, LabelledMove, MoveEvent, Phase, Route
+from dask_elastic.migration.strategy import DISRUPTIVE, INSTANT, LABELLED, MERGING, SMOOTH
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 
 UNREQUESTED = -1
@@ -28,7 +30,9 @@ _LATEST = 20
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """A finished move: what moved, when it ended, and for how many seconds its shard was paused."""
+    """A finished move: what moved, when it ended, and for how many seconds its shard was paused; by which strategy, and
+    why this was chosen. A smooth move ends when the target has the rows of later windows.
+    """
 
     shard: int
     source: int
@@ -36,6 +40,8 @@ class MoveRecord:
     across_nodes: bool
     ended: float
     pause: float
+    strategy: str = LABELLED
+    reason: str = ""
 
 
 class Moves:
@@ -50,8 +56,8 @@ class Moves:
     patience : float
         Seconds for which a move waits until its source is idle; a saturated source never is.
     strategy : str
-        How shards move between nodes (decision 75). Within a node, after a loss, and while a checkpoint is due, they
-        always move by labels.
+        How shards move between nodes (decisions 75 and 80). Within a node, after a loss, and while a checkpoint is
+        due, they always move by labels. A task that drains keeps no windows: its shards move instantly, not smoothly.
     cuts : Cuts, optional
         The cuts of the state.
 
@@ -61,8 +67,10 @@ class Moves:
         The moves, by shard.
     finished, finished_across : int
         Moves that have arrived, recoveries not counted: all of them, and those between nodes.
+    choice : MoveChoice
+        Chooses their strategies.
     instant : InstantMoves
-        The moves that are instant; not in `by_shard`.
+        The moves that are instant or smooth; not in `by_shard`.
     recent : deque of MoveRecord
         The newest of these, oldest first.
     """
@@ -80,7 +88,8 @@ class Moves:
         self.store = store
         self.patience = patience
         self.by_shard: dict[int, LabelledMove] = {}
-        self.strategy = strategy
+        self.choice = MoveChoice(strategy, routes.shared)
+        self._reasons: dict[int, str] = {}
         self.instant = InstantMoves(routes, store, patience)
         self.instant.arrived = self._record_instant
         self.finished = 0
@@ -92,6 +101,11 @@ class Moves:
 
     def __len__(self) -> int:
         return len(self.by_shard) + len(self.instant)
+
+    @property
+    def in_progress(self) -> int:
+        """How many moves are in progress, without those whose source only waits for its windows to close."""
+        return len(self) - self.instant.staying
 
     @property
     def paused(self) -> set[int]:
@@ -144,14 +158,18 @@ class Moves:
         if source is destination:
             return []
         route = Route(source.node == destination.node, destination.at_home)
-        if self.strategy == "instant" and not route.same_node and not self.cuts.under_way:
-            return self.instant.begin(shard, source, destination, now)
+        if not route.same_node and not self.cuts.under_way:
+            chosen = self.choice.choose(shard, self.routes.table.owner, source.number, target, now)
+            self._reasons[shard] = chosen.reason
+            if chosen.strategy in MERGING:
+                smooth = chosen.strategy == SMOOTH and source.status is TaskStatus.ACTIVE
+                return self.instant.begin(shard, source, destination, now, smooth)
         move = self.by_shard[shard] = LabelledMove(shard, source.number, target, route, now + self.patience)
         return self._act(move, move.handle(self._first_event(source)), now)
 
     def stops(self, task: int) -> bool:
         """Whether a task processes nothing, since a disruptive move is under way from it or to it."""
-        if self.strategy != "disruptive" or not self.by_shard:
+        if self.choice.strategy != DISRUPTIVE or not self.by_shard:
             return False
         return any(
             move.paused and not move.recovers and not move.route.same_node and task in (move.source, move.target)
@@ -159,7 +177,7 @@ class Moves:
         )
 
     def _first_event(self, source: Task) -> MoveEvent:
-        if self.patience <= 0 or self.strategy == "disruptive":
+        if self.patience <= 0 or self.choice.strategy == DISRUPTIVE:
             return MoveEvent.DEADLINE_PASSED
         if not source.at_home:
             return MoveEvent.SOURCE_REMOTE
@@ -265,8 +283,9 @@ class Moves:
         list of Instruction
             What the driver carries out.
         """
-        instructions = self.instant.inherit(heirs, now)
+        # Some of these end at once, and need no other move.
         moving = {move.shard for move in self.instant.moves}
+        instructions = self.instant.inherit(heirs, now)
         for shard in sorted({*heirs} - moving):
             heir = self.routes.tasks[heirs[shard]]
             move = self.by_shard.get(shard)
@@ -318,7 +337,7 @@ class Moves:
         if not move.recovers:
             self._record(move, now)
         wakes = _wakes(self.routes.resume(move.shard, move.target))
-        if self.strategy == "disruptive":
+        if self.choice.strategy == DISRUPTIVE:
             stopped = [self.routes.tasks.get(task) for task in (move.source, move.target)]
             wakes += _wakes([number for task in stopped if task is not None for number in self.routes.wake(task)])
         return wakes
@@ -327,12 +346,19 @@ class Moves:
         across = not move.route.same_node
         self.finished += 1
         self.finished_across += across
-        self.recent.append(MoveRecord(move.shard, move.source, move.target, across, now, now - move.paused_at))
+        strategy = DISRUPTIVE if across and self.choice.strategy == DISRUPTIVE else LABELLED
+        self._note(move, across, now, strategy)
 
     def _record_instant(self, move: InstantMove, now: float) -> None:
         self.finished += 1
         self.finished_across += 1
-        self.recent.append(MoveRecord(move.shard, move.source, move.target, True, now, now - move.paused_at))
+        self._note(move, True, now, SMOOTH if move.smooth else INSTANT)
+
+    def _note(self, move: LabelledMove | InstantMove, across: bool, now: float, strategy: str) -> None:
+        pause, reason = now - move.paused_at, self._reasons.pop(move.shard, "")
+        if across:
+            self.choice.moved(move.shard, pause, strategy not in MERGING)
+        self.recent.append(MoveRecord(move.shard, move.source, move.target, across, now, pause, strategy, reason))
 
     def touches(self, task: int) -> bool:
         """Whether the task is the source or the target of a move."""

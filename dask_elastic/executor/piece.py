@@ -18,6 +18,7 @@ from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.gather import take_rows
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import StateRecord
+from dask_elastic.vocab.window_side import WindowSide
 
 
 class Receipt:
@@ -87,6 +88,10 @@ class Block(NamedTuple):
         The shard of each row; None if there are more than `FEW_ROWS`.
     record : StateRecord or None
         The state record that the block stands for, with one row for each shard that it is addressed to; None for rows.
+    side : WindowSide or None
+        The instances of windows that it is about; None for all.
+    latest : int or None
+        The latest event time of a row that was received, in microseconds, if it is looked for.
     """
 
     rows: pa.RecordBatch
@@ -96,6 +101,8 @@ class Block(NamedTuple):
     bounds: np.ndarray | None = None
     row_shards: list[int] | None = None
     record: StateRecord | None = None
+    side: WindowSide | None = None
+    latest: int | None = None
 
     def part(self, start: int, stop: int) -> tuple[pa.RecordBatch, np.ndarray]:
         """Return rows `start` to `stop` of the sorted order, and their hashes; rows of a shard in order of arrival."""
@@ -193,7 +200,7 @@ class Piece(NamedTuple):
         if self.block.bounds is not None:
             return self
         rows, hashes = self.block.part(self.start, self.stop)
-        block = sorted_block(rows, hashes, space, table)._replace(record=self.block.record)
+        block = sorted_block(rows, hashes, space, table)._replace(record=self.block.record, side=self.block.side)
         return self._replace(block=block, start=0, stop=self.length)
 
     def without(self, shard: int) -> tuple[list[Piece], Piece | None]:

@@ -117,9 +117,10 @@ class Processor:
         process = self.logic.process
         if self.windows is not None:
             process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
-            if batch.separate:
+            if batch.separate or batch.side is not None:
                 assert isinstance(self.windows, WindowLogic), "only windows that share slices may cease to"
-                process = partial(self.windows.process, reached=batch.reached, settled=batch.settled, separate=True)
+                kinds = {"separate": batch.separate, "side": batch.side}
+                process = partial(self.windows.process, reached=batch.reached, settled=batch.settled, **kinds)
         elif isinstance(self.logic, FunctionLogic):
             process = partial(self.logic.process, reached=batch.reached)
 

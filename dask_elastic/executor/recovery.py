@@ -157,12 +157,13 @@ class Recovery:
         batch = sent.work.batch()
         assert batch.hashes is not None
         receipt = Receipt.for_replay(self.executor, sent.nbytes, batch, now)
-        return Piece(Block(batch.rows, batch.hashes, record=batch.record), 0, batch.rows.num_rows, receipt)
+        block = Block(batch.rows, batch.hashes, record=batch.record, side=sent.work.side)
+        return Piece(block, 0, batch.rows.num_rows, receipt)
 
     def _by_shard(self, piece: Piece) -> Iterator[tuple[int, Piece]]:
         """Cut out of a piece the rows of each paused shard; its other shards had left the task before."""
         block = sorted_block(*piece.block.part(piece.start, piece.stop), self.routes.space, self.routes.table)
-        block = block._replace(record=piece.block.record)
+        block = block._replace(record=piece.block.record, side=piece.block.side)
         for route, shard, part in pieces_by_route(block, piece.receipt, self.routes.table):
             if route < 0:
                 yield shard, part._replace(replay=piece.replay, suspect=piece.suspect, taken=piece.taken)

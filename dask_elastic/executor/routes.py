@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, routed_block, sorted_block
+from dask_elastic.executor.shared_shards import SharedShard, SharedShards, mixed
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
@@ -41,6 +42,8 @@ class Routes:
     sub_batches : int
         Into how many parts arriving batches were cut so far, one for each task that gets rows of it; rows of paused
         shards do not count.
+    shared : SharedShards
+        The shards whose windows two tasks have. The table has them as paused, so that their rows come here.
     """
 
     def __init__(self, space: KeySpace, tasks: Iterable[Task]):
@@ -49,6 +52,7 @@ class Routes:
         self.table = ShardTable.initial(space.shards, self.tasks)
         self.waiting: dict[int, deque[Piece]] = {}
         self.sub_batches = 0
+        self.shared = SharedShards()
 
     def split(self, batch: Batch) -> Block:
         """Sort a batch by task, as the current table says; needs no lock."""
@@ -77,7 +81,9 @@ class Routes:
             block = sorted_block(block.rows, block.hashes, self.space, self.table)
         wakes: list[int] = []
         for route, _, piece in pieces_by_route(block, receipt, self.table):
-            if route < 0:
+            if -1 - route in self.shared:
+                wakes += self.put_shared(-1 - route, piece)
+            elif route < 0:
                 self.waiting[-1 - route].append(piece)
             else:
                 wakes += self._put(route, piece)
@@ -94,6 +100,31 @@ class Routes:
         target.queue.put(piece)
         self.sub_batches += 1
         return self.wake(target)
+
+    def share(self, shard: int, shared: SharedShard) -> list[int]:
+        """Route a paused shard to two tasks, each of which gets the rows of its windows; returns the tasks to wake."""
+        self.table = self.table.moved(shard, shared.target)
+        self.table = self.table.pause(shard)
+        self.shared.add(shard, shared)
+        return [task for piece in self.waiting.pop(shard) for task in self.put_shared(shard, piece)]
+
+    def has_side(self, task: Task, shard: int) -> bool:
+        """Whether a task has to process what is about some of the windows of a shard only."""
+        taken = [piece for work in task.in_flight.values() if work.side is not None for piece in work.pieces]
+        pieces = [piece for piece in (*taken, *task.queue.pieces) if piece.block.side is not None]
+        return any(shard in piece.row_shards(self.space) for piece in pieces)
+
+    def put_shared(self, shard: int, piece: Piece) -> list[int]:
+        """Enqueue rows of a shard, or a state record, for those of two tasks that have windows of them."""
+        return [task for number, part in self.shared.parts(shard, piece) for task in self._put(number, part)]
+
+    def unshare(self, shard: int, source: Task | None) -> list[Piece]:
+        """Route a shard to the later one of its two tasks; returns what waits in the queue of the earlier one."""
+        shared = self.shared.remove(shard)
+        # Cut out while the table has the shard as paused: the queue of the other task is not touched.
+        pieces = [] if source is None else source.queue.extract(shard, self.space, self.table)
+        self.table = self.table.moved(shard, shared.target)
+        return pieces
 
     @staticmethod
     def wake(task: Task) -> list[int]:
@@ -174,6 +205,10 @@ class Routes:
         """Stop routing a shard; what waits in the queue of its task stays there."""
         self.table = self.table.pause(shard)
         self.waiting[shard] = deque()
+
+    def mix(self, shard: int) -> None:
+        """Note that the state records that wait for a paused shard meet partials of both sides of an event time."""
+        self.waiting[shard] = deque(map(mixed, self.waiting[shard]))
 
     def put_back(self, shard: int, pieces: Iterable[Piece]) -> None:
         """Return rows to the waiting rows of a paused shard, before the later ones."""

@@ -13,6 +13,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import FEW_ROWS, MAX_BATCH_ROWS, Batch
 from dask_elastic.vocab.state_record import StateRecord
+from dask_elastic.vocab.window_side import WindowSide
 
 JOIN_ROWS = 16_384
 """Joining small pieces beyond this many rows costs more in copies than it saves in calls."""
@@ -45,13 +46,15 @@ class Work:
     ----------
     record : StateRecord or None
         The state record that it stands for; None for rows.
+    side : WindowSide or None
+        The instances of windows that it is about; None for all.
     now : float
         The processing time that the home gave it when a task took it.
     wanted_more : bool
         Whether the task would have taken more rows, had they waited.
     """
 
-    __slots__ = ("_built", "keeps", "now", "pieces", "record", "replay", "rows", "wanted_more")
+    __slots__ = ("_built", "keeps", "now", "pieces", "record", "replay", "rows", "side", "wanted_more")
 
     def __init__(self, pieces: list[Piece]):
         self.now = 0.0
@@ -59,6 +62,7 @@ class Work:
         self.rows = pieces[0].length if len(pieces) == 1 else sum(piece.length for piece in pieces)
         self.replay = pieces[0].replay
         self.record: StateRecord | None = pieces[0].block.record
+        self.side = pieces[0].block.side
         self.keeps = False
         self.wanted_more = False
         self._built: Batch | None = None
@@ -89,6 +93,13 @@ class Work:
             self._built = built
         return built
 
+    @property
+    def _effective_side(self) -> WindowSide | None:
+        """The side that matters: a record that meets partials of its own side only need not look at it."""
+        if self.side is None or self.record is None or self.side.mixed or self.replay is not Replay.NONE:
+            return self.side
+        return None
+
     def settle(self) -> None:
         """Drop the pieces, and with them the blocks that others share; keep the batch."""
         self._built = self.batch()
@@ -100,18 +111,15 @@ class Work:
             part = piece.block.part if copied or self.record is not None else piece.block.chosen
             rows, hashes = part(piece.start, piece.stop)
             receipt = piece.receipt
-            row_bytes, reached, settled = None, receipt.reached, receipt.settled
-            return Batch(
-                rows, hashes, receipt.stamp, self.now, row_bytes, self.record, reached, settled, receipt.separate
-            )
+            kinds = (receipt.reached, receipt.settled, receipt.separate, self._effective_side)
+            return Batch(rows, hashes, receipt.stamp, self.now, None, self.record, *kinds)
         parts = [piece.block.part(piece.start, piece.stop) for piece in self.pieces]
         stamp = min(piece.receipt.stamp for piece in self.pieces)
         rows = pa.concat_batches([rows for rows, _ in parts])
         hashes = np.concatenate([hashes for _, hashes in parts])
         receipt = self.pieces[0].receipt
-        return Batch(
-            rows, hashes, stamp, self.now, reached=receipt.reached, settled=receipt.settled, separate=receipt.separate
-        )
+        kinds = (receipt.reached, receipt.settled, receipt.separate, self._effective_side)
+        return Batch(rows, hashes, stamp, self.now, None, None, *kinds)
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
@@ -210,7 +218,7 @@ class TaskQueue:
             if following.replay is not first.replay or following.taken != first.taken or following.block.record:
                 # The outputs of one batch leave all or not at all, and it has one processing time.
                 break
-            if not _may_join(first.receipt, following.receipt):
+            if following.block.side != first.block.side or not _may_join(first.receipt, following.receipt):
                 break
             self._items.popleft()
             pieces.append(self._cut(following, limit - rows))

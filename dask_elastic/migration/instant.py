@@ -12,6 +12,10 @@ copy: it finishes the sub-batch that it is processing before.
 
 If the source is lost, what it had flushed is merged, and the target processes the rest. If the target is lost before
 the partials have arrived, the shard waits for them. Its next owner is installed from the primary copy, and merges them.
+
+A smooth move is an instant one whose source stays: it gets the rows of the windows that had begun, and closes these; the
+target gets those of later windows. When the last window of the source has closed, its label finds no partials. If the
+source must leave before, or is lost, its partials are merged as those of an instant move.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ class InstantPhase(Enum):
     WAITING = "waiting"
     LABELLED = "labelled"
     OPENING = "opening"
+    STAYING = "staying"
     LEAVING = "leaving"
     CLOSING = "closing"
     ORPHANED = "orphaned"
@@ -63,6 +68,9 @@ class InstantEvent(Enum):
     CUT_DUE = "state is about to be copied"
     LABEL_RETURNED = "label returned"
     OPENED = "target opened"
+    OPENED_BESIDE = "target opened beside a source that keeps its windows"
+    WINDOWS_CLOSED = "source has closed its last window"
+    TASK_DRAINS = "source or target drains"
     RECORD_ENTERED = "state record entered"
     INSTALLED = "installed"
     SOURCE_LOST = "source lost"
@@ -76,6 +84,8 @@ class InstantAction(Enum):
     LABEL = "pause the shard and send the label through the source at home"
     OPEN = "pause the shard, set its primary copy aside, and let the target begin without state"
     LEAVE = "release the rows to the target up to the first state record, and send the label through the source"
+    STAY = "divide the rows between source and target by the windows that they are in"
+    TAKE_LEAVE = "route all rows to the target, and send the label through the source"
     HOLD = "pause the shard: its state record waits for the partials"
     RECALL = "send the label through the source; the shard waits"
     INSTALL = "send the primary copy to the target"
@@ -103,6 +113,12 @@ _ANYWAY: dict[tuple[InstantPhase, InstantEvent], tuple[InstantPhase, InstantActi
     (_P.LABELLED, _E.LABEL_RETURNED): (_P.OPENING, _A.OPEN),
     (_P.LABELLED, _E.TARGET_LOST): (_P.LABELLED, _A.WAIT),
     (_P.OPENING, _E.SOURCE_LOST): (_P.OPENING, _A.WAIT),
+    # Whatever ends the stay of the source, its label comes back with the partials of the windows that are still open.
+    (_P.STAYING, _E.WINDOWS_CLOSED): (_P.LEAVING, _A.TAKE_LEAVE),
+    (_P.STAYING, _E.TASK_DRAINS): (_P.LEAVING, _A.TAKE_LEAVE),
+    (_P.STAYING, _E.CUT_DUE): (_P.LEAVING, _A.TAKE_LEAVE),
+    (_P.STAYING, _E.SOURCE_LOST): (_P.ARRIVED, _A.MERGE),
+    (_P.STAYING, _E.TARGET_LOST): (_P.ORPHANED, _A.RECALL),
     (_P.LEAVING, _E.RECORD_ENTERED): (_P.CLOSING, _A.HOLD),
     (_P.LEAVING, _E.LABEL_RETURNED): (_P.ARRIVED, _A.MERGE),
     (_P.LEAVING, _E.SOURCE_LOST): (_P.ARRIVED, _A.MERGE),
@@ -122,6 +138,7 @@ TABLE: dict[tuple[InstantPhase, InstantEvent, bool], tuple[InstantPhase, Instant
         (*row, left): entry for row, entry in _ANYWAY.items() for left in (False, True) if left or row[1] not in LETS_GO
     },
     (_P.OPENING, _E.OPENED, False): (_P.LEAVING, _A.LEAVE),
+    (_P.OPENING, _E.OPENED_BESIDE, False): (_P.STAYING, _A.STAY),
     (_P.OPENING, _E.OPENED, True): (_P.ARRIVED, _A.MERGE),
     # The target may be lost before anything was sent to it, and the next one may be on the node of the source.
     (_P.OPENING, _E.TARGET_LOST, False): (_P.ORPHANED, _A.RECALL),
@@ -147,6 +164,8 @@ class InstantMove:
         When routing was paused, seconds; 0 before.
     has_left : bool
         Whether the source processes no row of the shard any more.
+    smooth : bool
+        Whether the source keeps the windows that have begun.
 
     Examples
     --------
@@ -164,6 +183,7 @@ class InstantMove:
     phase: InstantPhase = InstantPhase.REQUESTED
     paused_at: float = 0.0
     has_left: bool = False
+    smooth: bool = False
 
     @property
     def is_paused(self) -> bool:

@@ -104,7 +104,7 @@ def make_executor(
     operator = component.operator
     assert isinstance(operator, Compute)
     inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
-    return FollowedExecutor(
+    executor = FollowedExecutor(
         identity,
         world.spaces[component.name],
         node,
@@ -117,6 +117,8 @@ def make_executor(
         delay=operator.delay,
         store=make_store(world, component) if store is None else store,
     )
+    executor.divide_windows(component.computes)
+    return executor
 
 
 def _build_executors(world: JobInstances, component: Component) -> None:

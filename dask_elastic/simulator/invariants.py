@@ -85,7 +85,7 @@ def _live_keys(store: KeyedStore) -> npt.NDArray[np.intp]:
 def _check_paused(executor: ElasticExecutor) -> None:
     """Check that exactly the shards whose moves have paused them are paused, and that only their rows wait."""
     routes = executor.routes
-    paused = set(np.flatnonzero(routes.table.paused).tolist())
+    paused = {shard for shard in np.flatnonzero(routes.table.paused).tolist() if shard not in routes.shared}
     if routes.waiting.keys() != paused or executor.moves.paused != paused:
         raise ProtocolError(
             f"{executor.identity}: the shards {sorted(paused)} are paused, rows wait for {sorted(routes.waiting)}, and "

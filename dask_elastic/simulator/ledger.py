@@ -74,7 +74,8 @@ class Ledger:
     def settled(self, executor: ExecutorId, work: Work) -> None:
         """Count the rows of settled work; rows that are replayed after a loss count once."""
         for piece in work.pieces:
-            if not piece.receipt.settled:
+            # Rows in windows of two tasks count once.
+            if not piece.receipt.settled and (work.side is None or work.side.later):
                 rows, hashes = piece.block.part(piece.start, piece.stop)
                 self.processed(executor, Batch(rows, hashes, piece.receipt.stamp))
 

@@ -22,6 +22,8 @@ class _Shards:
         self.accepted: npt.NDArray[np.int64] = np.zeros(shards, np.int64)
         self.settled: npt.NDArray[np.int64] = np.zeros(shards, np.int64)
         self.records: list[deque[tuple[StateRecord, int]]] = [deque() for _ in range(shards)]
+        # Of shards whose windows two tasks had: the sides on which the records that they wait for were processed.
+        self.sides: dict[int, dict[StateRecord, set[bool]]] = {}
 
 
 class RecordLedger:
@@ -69,7 +71,12 @@ class RecordLedger:
             counts = piece.rows_by_shard(space)
             for shard in np.flatnonzero(counts).tolist():
                 waiting = found.records[shard]
-                if work.record is None:
+                if work.record is not None and (work.side is not None or shard in found.sides):
+                    _settled_on_side(executor, work, shard, found)
+                elif shard in found.sides or (work.side is not None and not work.side.later):
+                    # Two tasks process its rows, each in an order of its own, and some of them twice.
+                    continue
+                elif work.record is None:
                     found.settled[shard] += counts[shard]
                     if waiting and found.settled[shard] > waiting[0][1]:
                         raise ProtocolError(f"{executor}: a row of shard {shard} overtook {waiting[0][0]}")
@@ -98,3 +105,16 @@ class RecordLedger:
         if executor not in self._executors:
             self._executors[executor] = _Shards(space.shards)
         return self._executors[executor]
+
+
+def _settled_on_side(executor: ExecutorId, work: Work, shard: int, found: _Shards) -> None:
+    """Count a record that a shard processes on both sides of an event time, or on all of them at once."""
+    assert work.record is not None
+    sides = found.sides.setdefault(shard, {}).setdefault(work.record, set())
+    now = {False, True} if work.side is None else {work.side.later}
+    waiting = [record for record, _ in found.records[shard]]
+    if sides & now or work.record not in waiting:
+        raise ProtocolError(f"{executor}: shard {shard} processed {work.record} twice")
+    sides |= now
+    if len(sides) == 2:
+        del found.records[shard][waiting.index(work.record)]

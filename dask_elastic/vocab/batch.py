@@ -10,6 +10,7 @@ import pyarrow as pa
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import StateRecord
+from dask_elastic.vocab.window_side import WindowSide
 
 MAX_BATCH_ROWS = 65_536
 """The most rows of one unit of work: group numbers within a batch then fit 16 bits, which NumPy radix-sorts."""
@@ -43,6 +44,8 @@ class Batch(NamedTuple):
         Whether the rows had been settled before a loss, and are replayed.
     separate : bool
         Whether rows of windows are added to a state for each instance, in the place of slices that instances share.
+    side : WindowSide or None
+        The instances of windows for which the rows count, or that a state record may close; None for all.
     """
 
     rows: pa.RecordBatch | ChosenRows
@@ -54,6 +57,7 @@ class Batch(NamedTuple):
     reached: int | None = None
     settled: bool = False
     separate: bool = False
+    side: WindowSide | None = None
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,7 @@ from dask_elastic.topology.aggregates.ragged import offsets_of, spans
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import MOST, EventWindow, Windowing
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.window_side import WindowSide
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 _FEW = 64
@@ -69,6 +70,13 @@ class _Spans(NamedTuple):
     window: EventWindow
     first: Numbers
     last: Numbers
+
+    def on_side(self, side: WindowSide) -> _Spans:
+        """Return only the instances on one side of an event time."""
+        before = (side.begin - 1 - self.window.start) // self.window.frequency
+        if side.later:
+            return self._replace(first=np.maximum(self.first, before + 1))
+        return self._replace(last=np.minimum(self.last, before))
 
     def ended(self, reached: int) -> Numbers:
         """Return how many of them end at a time or before."""
@@ -135,11 +143,13 @@ class EventCells:
         # Half a window more than an instance needs, for rows ahead of the watermark.
         self.places = longest + longest // 2 + 2 if self.merges else 0
 
-    def of(self, times: list[Times], reached: int) -> Assigned:
+    def of(self, times: list[Times], reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows, given their times, or begin and end of the spans for which they stand."""
-        return self.of_points(times[0], reached) if len(times) == 1 else self.of_spans(times[0], times[1], reached)
+        if len(times) == 1:
+            return self.of_points(times[0], reached, side)
+        return self.of_spans(times[0], times[1], reached, side)
 
-    def of_points(self, times: Times, reached: int) -> Assigned:
+    def of_points(self, times: Times, reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows at points in time.
 
         Parameters
@@ -148,6 +158,8 @@ class EventCells:
             The time of each row; at least one.
         reached : int
             The event time up to which instances are closed.
+        side : WindowSide, optional
+            Which instances count; only if cells are instances.
 
         Returns
         -------
@@ -158,20 +170,73 @@ class EventCells:
         starts = self.offset + numbers * self.slice
         rows_of = np.array([len(times)]) if index is None else np.bincount(index, minlength=len(numbers))
         found = [self._containing(window, starts, starts + self.slice) for window in self.windows]
-        counts, late = self._counted(found, rows_of, reached)
+        found, counts, late = self._counted(found, rows_of, reached, side)
         late_rows = None if late is None else (late[np.zeros(len(times), np.intp) if index is None else index])
         if self.merges:
             taken = np.logical_or.reduce([spans_.total > spans_.ended(reached) for spans_ in found])
             return self._in_slices(numbers, starts, index, taken, len(times), counts, late_rows)
         return self._in_instances(found, index, len(times), reached, counts, late_rows)
 
-    def of_spans(self, begins: Times, ends: Times, reached: int) -> Assigned:
+    def of_spans(self, begins: Times, ends: Times, reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows that each stand for a span of time; see `of_points`."""
-        found = [self._containing(window, begins, ends) for window in self.windows]
-        if self._exact:
-            found = [spans_.exactly(ends - begins) for spans_ in found]
-        counts, late = self._counted(found, np.ones(len(begins), np.int64), reached)
+        found = self._containing_spans(begins, ends)
+        found, counts, late = self._counted(found, np.ones(len(begins), np.int64), reached, side)
         return self._in_instances(found, np.arange(len(begins)), len(begins), reached, counts, late)
+
+    def _containing_spans(self, begins: Times, ends: Times) -> list[_Spans]:
+        found = [self._containing(window, begins, ends) for window in self.windows]
+        return [spans_.exactly(ends - begins) for spans_ in found] if self._exact else found
+
+    def sides(self, times: list[Times], begin: int) -> tuple[Mask, Mask]:
+        """Return which rows are in instances that begin before an event time, and which in those that begin later.
+
+        Parameters
+        ----------
+        times : list of ndarray of int64
+            The times of rows, or begin and end of the spans for which they stand.
+        begin : int
+            The event time.
+
+        Returns
+        -------
+        ndarray of bool, ndarray of bool
+            One element per row each. A row may be on both sides, or in no instance.
+        """
+        found = self._containing_spans(times[0], times[1] if len(times) > 1 else times[0] + 1)
+        earlier, later = (
+            [spans_.on_side(WindowSide(begin, is_later)).total > 0 for spans_ in found] for is_later in (False, True)
+        )
+        return np.logical_or.reduce(earlier), np.logical_or.reduce(later)
+
+    def on_side(self, starts: Numbers, of_instances: Mask, side: WindowSide) -> Mask:
+        """Return which cells are on one side of an event time.
+
+        Parameters
+        ----------
+        starts : ndarray of int64
+            The begins of the cells.
+        of_instances : ndarray of bool
+            Which of them are instances beside slices.
+        side : WindowSide
+            The side.
+
+        Returns
+        -------
+        ndarray of bool
+            One element per cell. A slice is on the side of its instances, which are all on one.
+        """
+        later = starts >= side.begin
+        if self.merges:
+            slices = self.offset + (starts - self.offset) // self.slice * self.slice
+            later = np.where(of_instances, later, ~self.sides([slices, slices + self.slice], side.begin)[0])
+        return later if side.later else ~later
+
+    def last_end(self, begin: int) -> int:
+        """Return the latest end of an instance that begins before an event time."""
+        return max(
+            window.start + (begin - 1 - window.start) // window.frequency * window.frequency + window.length
+            for window in self.windows
+        )
 
     def closing(self, starts: Numbers, since: int, until: int) -> list[tuple[int, int]]:
         """Return the instances that end later than `since` and not later than `until`, and contain any of some slices.
@@ -245,8 +310,15 @@ class EventCells:
         first = -((window.start + window.length - ends) // window.frequency)
         return _Spans(window, first, last)
 
-    def _counted(self, found: list[_Spans], rows_of: Numbers, reached: int) -> tuple[RowCounts, Mask | None]:
-        """Count pairs of rows and instances; also return of which spans all rows come too late."""
+    def _counted(
+        self, found: list[_Spans], rows_of: Numbers, reached: int, side: WindowSide | None
+    ) -> tuple[list[_Spans], RowCounts, Mask | None]:
+        """Return the instances on a side, the counts of pairs of rows and these, and the spans whose rows are late.
+
+        Rows are late that come too late for all instances of either side; they are returned for one of the sides.
+        """
+        if side is not None:
+            (_, _, late_rows), found = self._counted(found, rows_of, reached, None), [o.on_side(side) for o in found]
         total = np.add.reduce([spans_.total for spans_ in found])
         closed = np.add.reduce([spans_.ended(reached) for spans_ in found])
         late = np.add.reduce([spans_.ended(reached - self.lateness) for spans_ in found]) if self.lateness else closed
@@ -256,7 +328,9 @@ class EventCells:
             int((late * rows_of).sum()),
             int(rows_of[total == 0].sum()),
         )
-        return counts, ((late == total) & (total > 0)) if counts.late else None
+        if side is not None:
+            return found, counts, late_rows if side.later else None
+        return found, counts, ((late == total) & (total > 0)) if counts.late else None
 
     def _in_slices(
         self,

@@ -20,7 +20,7 @@ from dask_elastic.executor.windows.closing import (
     closed_sessions,
     merged_slices,
 )
-from dask_elastic.executor.windows.event_times import timestamps
+from dask_elastic.executor.windows.event_times import Times, timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
@@ -33,7 +33,7 @@ from dask_elastic.state.slot_search import Found, Mask
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import NO_END, window_fields
-from dask_elastic.state.windows.instance_marks import has_mark, marked
+from dask_elastic.state.windows.instance_marks import has_mark, marked, unmarked
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
@@ -46,6 +46,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
+from dask_elastic.vocab.window_side import WindowSide
 
 Rows: TypeAlias = pa.RecordBatch | ChosenRows
 
@@ -95,6 +96,7 @@ class WindowLogic:
         reached: int | None = None,
         settled: bool = False,
         separate: bool = False,
+        side: WindowSide | None = None,
     ) -> list[pa.RecordBatch]:
         """Update the partials; return results if they appear before instances close, or correct earlier ones.
 
@@ -114,6 +116,8 @@ class WindowLogic:
             Whether the rows were counted before they were replayed.
         separate : bool
             Whether to add rows to a partial for each instance; only if cells are slices of event time.
+        side : WindowSide, optional
+            The instances for which the rows count, each with a partial of its own; by default all.
 
         Returns
         -------
@@ -127,9 +131,7 @@ class WindowLogic:
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
-            cells = self._instances if separate else self.cells
-            assert cells is not None, "only windows that share slices may cease to"
-            assigned = cells.of(times, BEGINNING if reached is None else reached)
+            assigned = self._assigned(times, BEGINNING if reached is None else reached, separate, side)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
@@ -139,6 +141,15 @@ class WindowLogic:
             self._store.row_counts[task] = counts.plus(self._store.row_counts.get(task, ()))
         self._late += late
         return outputs
+
+    def _assigned(self, times: list[Times], reached: int, separate: bool, side: WindowSide | None) -> Assigned:
+        if side is not None:
+            cells = self._instances or self.cells
+            assert isinstance(cells, EventCells), "only windows over event time are divided by their begin"
+            return cells.of(times, reached, side)
+        chosen = self._instances if separate else self.cells
+        assert chosen is not None, "only windows that share slices may cease to"
+        return chosen.of(times, reached)
 
     def take_late(self) -> list[pa.RecordBatch]:
         """Return the rows since the last call that came too late for all of their instances, or have no time.
@@ -350,12 +361,15 @@ class WindowLogic:
         shards[batch.rows.column(0).to_numpy()] = True
         since = BEGINNING if batch.reached is None else batch.reached
         if self._places is not None:
-            outputs = self._closed_by_places(bound, self._places, shards, since, record.event, policy)
+            outputs = None
+            if batch.side is None:
+                outputs = self._closed_by_places(bound, self._places, shards, since, record.event, policy)
             if outputs is not None:
                 return outputs
             self._places.forget()
+        touched = partial(self._touched, bound, record.event, batch.side)
         while True:
-            found = self._session.read(partial(self._touched, bound, record.event), shards)
+            found = self._session.read(touched, shards)
             if not len(found.slots):
                 return []
             made = self._closing(bound, found, since, record.event)
@@ -364,7 +378,7 @@ class WindowLogic:
                 break
         outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
         while not self._session.remove(found, made.expired):
-            found = self._session.read(partial(self._touched, bound, record.event), shards)
+            found = self._session.read(touched, shards)
             made = self._closing(bound, found, since, record.event)
         if self._places is not None:
             self._places.expired(record.event, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
@@ -389,13 +403,18 @@ class WindowLogic:
         places.remove(bound, shards, until)
         return outputs
 
-    def _touched(self, bound: BoundWindows, until: int, arrays: SlotArrays, window: slice) -> Mask:
+    def _touched(
+        self, bound: BoundWindows, until: int, side: WindowSide | None, arrays: SlotArrays, window: slice
+    ) -> Mask:
         """Return the cells that may be of instances that end up to a time, or expire then."""
         if isinstance(self.cells, SessionCells):
             begun: Mask = arrays.values[bound.own][window] < until
             return begun
         ended: Mask = arrays.values[bound.own + 1][window] <= until
-        return ended
+        if side is None:
+            return ended
+        starts = arrays.values[bound.own][window]
+        return ended & self.cells.on_side(unmarked(starts), has_mark(starts), side)
 
     def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> Closing:
         if isinstance(self.cells, SessionCells):

@@ -164,9 +164,12 @@ class JobReader(ABC):
         -------
         pandas.DataFrame
             Columns: ``operator``, ``executor``, ``shard``, ``source`` and ``target`` (tasks), ``across_nodes``,
-            ``ended`` (seconds since the epoch), ``pause`` (seconds for which the shard's tuples waited).
+            ``ended`` (seconds since the epoch), ``pause`` (seconds for which the shard's tuples waited), ``strategy``,
+            and ``reason`` (with ``migration="auto"``, what each strategy was expected to cost). A smooth move has
+            ended when its target has the rows of later windows.
         """
-        columns = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
+        of_moves = ["operator", "executor", "shard", "source", "target", "across_nodes", "ended", "pause"]
+        columns = [*of_moves, "strategy", "reason"]
         found = [vars(move) for move in self._ask(job_calls.Moves(self.name))]
         return data_frame(found, columns).sort_values("ended", ignore_index=True)
 

@@ -18,7 +18,7 @@ from distributed.comm.core import CommClosedError
 from dask_elastic._version import __version__
 from dask_elastic.checkpoint.read_state import reading_of
 from dask_elastic.control.placement.choices import check_installed
-from dask_elastic.migration.strategy import check_strategy
+from dask_elastic.migration.strategy import check_names, check_strategy
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
@@ -151,9 +151,7 @@ def described(
     """
     if options.checkpoint is not None:
         check_restartable(name, [component.operator for component in components])
-    computes = [component.operator for component in components if isinstance(component.operator, Compute)]
-    fused = [operator for component in components for operator in component.fused]
-    check_strategy(options.migration, computes, fused)
+    _check_migration(options, components)
     inputs = known_inputs(topology)
     return Submit(
         name=name,
@@ -165,6 +163,16 @@ def described(
         cores=_checked_cores(components, cores, options.paradigm),
         components=pickle_components(components),
     )
+
+
+def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> None:
+    with_tasks = [component for component in components if isinstance(component.operator, Compute)]
+    fused = [operator.name for component in with_tasks for operator in component.fused]
+    check_names(options.migration_of, [component.operator.name for component in with_tasks], fused)
+    for component in with_tasks:
+        operator = component.operator
+        assert isinstance(operator, Compute)
+        check_strategy(options.strategy(operator.name), [operator], component.fused)
 
 
 def start(job: Submit, client: Client) -> Job:

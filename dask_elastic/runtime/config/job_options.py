@@ -9,7 +9,18 @@ import dask.config
 from dask_elastic.control.placement.choices import PLACEMENTS
 from dask_elastic.migration.strategy import LATER, STRATEGIES
 from dask_elastic.planning.registry import names
-from dask_elastic.runtime.config.parsing import Amount, Choice, Count, Duration, Flag, Folder, Option, Size, nearest
+from dask_elastic.runtime.config.parsing import (
+    Amount,
+    Choice,
+    ChoiceByName,
+    Count,
+    Duration,
+    Flag,
+    Folder,
+    Option,
+    Size,
+    nearest,
+)
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
 from dask_elastic.topology.state_kind import STORES
 from dask_elastic.vocab.errors import SubmitError
@@ -30,7 +41,7 @@ OPTIONS = (
     Option("idle_timeout", Duration(), optional=True),
     Option("state_store", Choice(STORES)),
     Option("state_memory", Amount()),
-    Option("migration", Choice((*STRATEGIES, *LATER))),
+    Option("migration", ChoiceByName((*STRATEGIES, *LATER))),
     Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),
@@ -74,7 +85,10 @@ def job_options(given: dict[str, Any]) -> JobOptions:
             near = nearest(name, NAMES)
             hint = f"did you mean {near!r}? " if near else ""
             raise SubmitError(f"there is no option {name!r}: {hint}The options are {', '.join(NAMES)}")
-    return JobOptions(**{option.name: _value(option, given) for option in OPTIONS})
+    values = {option.name: _value(option, given) for option in OPTIONS}
+    if isinstance(values["migration"], dict):
+        values["migration_of"] = values.pop("migration")
+    return JobOptions(**values)
 
 
 def _value(option: Option, given: dict[str, Any]) -> Any:

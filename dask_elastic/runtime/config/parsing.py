@@ -7,7 +7,7 @@ import math
 import operator
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,23 @@ class Choice(Kind):
             hint = f"; did you mean {near!r}?" if near else ""
             raise Unfit(f": choose from {', '.join(map(repr, self.names))}{hint}")
         return str(value)
+
+
+@dataclass(frozen=True)
+class ChoiceByName(Choice):
+    """One of some names, or one for each of some operators."""
+
+    def parse(self, value: Any) -> Any:
+        """Return the name, or a dict of names by operator."""
+        if not isinstance(value, Mapping):
+            return super().parse(value)
+        found = {}
+        for operator_name, one in value.items():
+            try:
+                found[str(operator_name)] = super().parse(one)
+            except Unfit as error:
+                raise Unfit(f" of {operator_name!r} is {one!r}{error}") from error
+        return found
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,9 @@ class ShardMove:
         Seconds since the epoch.
     pause : float
         Seconds for which the shard's tuples waited.
+    strategy, reason : str
+        How the shard moved, one of `migration.strategy.STRATEGIES`, and why if that was chosen: with what each strategy
+        was expected to cost.
     """
 
     operator: str
@@ -235,6 +238,8 @@ class ShardMove:
     across_nodes: bool
     ended: float
     pause: float
+    strategy: str = "labelled"
+    reason: str = ""
 
 
 @dataclass(frozen=True)

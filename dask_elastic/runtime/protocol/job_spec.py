@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dask_elastic.vocab.identity import ExecutorId
@@ -79,6 +79,8 @@ class JobOptions:
         Where operators keep their state, unless they say otherwise: one of `STORES`.
     migration : str
         How shards move between nodes, one of `dask_elastic.migration.strategy.STRATEGIES`.
+    migration_of : dict of str to str
+        The same for some computes, by name.
     state_memory : float
         With "auto", the share of a worker's memory above which the state of the job there moves to disk.
     placement : str
@@ -108,6 +110,11 @@ class JobOptions:
     state_memory: float = 0.4
     placement: str = "spread"
     migration: str = "labelled"
+    migration_of: dict[str, str] = field(default_factory=dict)
+
+    def strategy(self, operator: str) -> str:
+        """Return how the shards of a compute move between nodes."""
+        return self.migration_of.get(operator, self.migration)
 
 
 class ComputeSummary(NamedTuple):

@@ -17,6 +17,7 @@ from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import PartialsMoved, StateRecord, TimersDue
+from dask_elastic.vocab.window_side import WindowSide
 
 Header = list[Any]
 Buffers = list[Any]
@@ -82,9 +83,10 @@ class Encoder:
         if batch.hashes is not None:
             buffers.append(np.ascontiguousarray(batch.hashes).data.cast("B"))
         header: Header = [number, batch.stamp, batch.hashes is not None, batch.now]
-        if batch.record is None and batch.reached is None and not batch.separate:
+        if batch.record is None and batch.reached is None and not batch.separate and batch.side is None:
             return header
-        return [*header, batch.reached, batch.separate, *(batch.record or ())]
+        side = None if batch.side is None else list(batch.side)
+        return [*header, batch.reached, batch.separate, side, *(batch.record or ())]
 
 
 class Decoder:
@@ -128,7 +130,9 @@ class Decoder:
     def batch(self, header: Header, take: Callable[[], Any]) -> Batch:
         """Return the inverse of `Encoder.batch`."""
         number, stamp, hashed, now, *others = header
-        reached, separate, *fields = others or (None, False)
+        reached, separate, side, *fields = others or (None, False, None)
+        if side is not None and not (isinstance(side, list) and fits(side, _SIDE)):
+            raise ProtocolError(f"a batch has the side {side!r}")
         if fields and not fits(fields, _TIMERS) and not fits(fields, _PARTIALS):
             raise ProtocolError(f"a state record has the fields {fields!r}")
         rows = self.rows(number, take)
@@ -140,7 +144,8 @@ class Decoder:
         record: StateRecord | None = None
         if fields:
             record = PartialsMoved(*fields) if len(fields) == len(_PARTIALS) else TimersDue(*fields)
-        return Batch(rows, hashes, stamp, now, record=record, reached=reached, separate=bool(separate))
+        kinds = (reached, False, bool(separate), None if side is None else WindowSide(*side))
+        return Batch(rows, hashes, stamp, now, None, record, *kinds)
 
 
 def _first_of_stream(body: pa.Buffer) -> pa.RecordBatch:
@@ -223,6 +228,7 @@ _REAL = (int, float)
 _TIME = (int, NoneType)
 _TIMERS: tuple[tuple[type, ...], ...] = (_TIME, _TIME, (bool,))
 _PARTIALS: tuple[tuple[type, ...], ...] = (_WHOLE,)
+_SIDE: tuple[tuple[type, ...], ...] = (_WHOLE, (bool,), (bool,))
 _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "StartTask": (_WHOLE, (list,)),
     "StopTask": (_WHOLE,),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
-from dask_elastic.migration.strategy import INSTANT
+from dask_elastic.migration.strategy import MERGING_AT_TIMES
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_description import SharingStatus
@@ -99,11 +99,12 @@ class SharingChanges:
             del self._watches[key]
         for record in running:
             options = record.spec.options
-            if not record.elastic or options.dry_run or options.migration == INSTANT or record.draining:
+            if not record.elastic or options.dry_run or record.draining:
                 continue
             for summary in record.spec.summaries:
                 windowing = _windowing(summary.windowing)
-                if windowing is not None and windowing.share == AUTO and windowing.shares:
+                kept = options.strategy(summary.name) in MERGING_AT_TIMES
+                if windowing is not None and windowing.share == AUTO and windowing.shares and not kept:
                     try:
                         await self._look_at(record, summary.name, windowing)
                     except Exception:  # whatever it is, other computes and jobs are looked at
@@ -219,9 +220,10 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
         If it has no windows, or they cannot change; names the reason.
     """
     homes(record, operator, None)
-    if record.spec.options.migration == INSTANT:
+    strategy = record.spec.options.strategy(operator)
+    if strategy in MERGING_AT_TIMES:
         raise PlanningError(
-            f"job {record.name!r} has migration={INSTANT!r}: its partials travel between tasks as they are, so that "
+            f"{operator!r} of job {record.name!r} has migration={strategy!r}: its partials travel between tasks as they are, so that "
             'how they are kept does not change. Submit it with migration="labelled".'
         )
     windowing = _windowing(record.spec.summary(operator).windowing)

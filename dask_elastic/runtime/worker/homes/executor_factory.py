@@ -122,7 +122,9 @@ class ExecutorFactory:
         component, operator = self._operator(identity)
         spec = self._members.spec
         limits = ExecutorLimits(
-            spec.options.inbox_time, spec.options.balance_threshold, migration=spec.options.migration
+            spec.options.inbox_time,
+            spec.options.balance_threshold,
+            migration=spec.options.strategy(identity.component),
         )
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
@@ -131,6 +133,7 @@ class ExecutorFactory:
         store = self.store(identity) if store is None else store
         executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due, store)
         executor.store.union = union_types(component, self._components)
+        executor.divide_windows(component.computes)
         self._stores.add(identity, component.computes, executor.store)
         executor.task_ended = self._task_ended
         return executor
