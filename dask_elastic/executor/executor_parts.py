@@ -136,6 +136,7 @@ class ExecutorParts:
                 event_time=self.watermarks.now.time,
                 windows=windows,
                 open_windows=open_windows,
+                window_costs=self.store.costs(),
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -11,14 +12,16 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.windows.bound_windows import BoundWindows
+from dask_elastic.executor.windows.bound_windows import BoundWindows, bind_windows
 from dask_elastic.executor.windows.cells import Assigned, EventCells, Numbers
 from dask_elastic.executor.windows.closing import (
     Closing,
     closed_cells,
     closed_instances,
     closed_sessions,
+    closing_costs,
     merged_slices,
+    touched,
 )
 from dask_elastic.executor.windows.event_times import timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
@@ -30,24 +33,18 @@ from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slot_search import Found, Mask
-from dask_elastic.state.slots import Column, SlotArrays
+from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.state.window_fields import NO_END, window_fields
+from dask_elastic.state.window_fields import NO_END
 from dask_elastic.state.windows.instance_marks import has_mark, marked
-from dask_elastic.topology.aggregates.bundle import Bundle
-from dask_elastic.topology.operators import Compute, select_columns
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
-from dask_elastic.topology.window_time import window_time_type
-from dask_elastic.topology.windowing import (
-    REVISION,
-    WINDOW_END,
-    WINDOW_START,
-)
-from dask_elastic.topology.windows.results import result_keys
+from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
+from dask_elastic.vocab.window_costs import WindowCosts
 
 Rows: TypeAlias = pa.RecordBatch | ChosenRows
 
@@ -67,6 +64,11 @@ class WindowLogic:
         The number of groups of the component's key space.
     emits : bool
         Whether the output is read.
+
+    Attributes
+    ----------
+    clock : callable or None
+        Returns the CPU seconds of the thread, by which the store's `window_costs` are measured; None not to measure.
     """
 
     def __init__(self, operator: Compute, store: KeyedStore, session: Session, groups: int, emits: bool):
@@ -76,7 +78,6 @@ class WindowLogic:
         self.windowing = operator.windowing
         self.cells = make_cells(operator.windowing)
         self._late: list[pa.RecordBatch] = []
-        self._aggregates = operator.aggregates
         self._store = store
         self._session = session
         self._known = KnownCells(store, session, groups, self.cells.places)
@@ -87,6 +88,9 @@ class WindowLogic:
             self._instances = EventCells(operator.windowing, separate=True)
         self._emits = emits
         self._bound: BoundWindows | None = None
+        self.clock: Callable[[], float] | None = None
+        self._separate = self._places is None
+        self._made: Closing | None = None
 
     def process(
         self,
@@ -134,7 +138,10 @@ class WindowLogic:
             assigned = cells.of(times, BEGINNING if reached is None else reached)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
+            began, pairs = self._began(), rows.num_rows if assigned.rows is None else len(assigned.rows)
             outputs = self._updated(bound, rows, hashes, assigned)
+            self._separate = separate or self._places is None
+            self._note(WindowCosts.of_batch(pairs, self._began() - began))
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task
@@ -339,14 +346,21 @@ class WindowLogic:
         list of RecordBatch
             The results.
         """
+        began, self._made = self._began(), None
+        outputs, share = self._fired(batch, policy)
+        self._note(closing_costs(self._made, share, self._separate, self._began() - began))
+        return outputs
+
+    def _fired(self, batch: Batch, policy: ErrorPolicy) -> tuple[list[pa.RecordBatch], float]:
+        """Close instances; returns the results, and for which share of all shards."""
         record = batch.record
         assert isinstance(record, TimersDue)
         if record.event is None or self._store.key_schema is None:
-            return []
+            return [], 0.0
         described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)
         if described is None:
             # No row had arrived before the record.
-            return []
+            return [], 0.0
         bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
         shards = np.zeros(self._store.shards, np.bool_)
         shards[batch.rows.column(0).to_numpy()] = True
@@ -354,22 +368,27 @@ class WindowLogic:
         if self._places is not None:
             outputs = self._closed_by_places(bound, self._places, shards, since, record.event, policy)
             if outputs is not None:
-                return outputs
+                return outputs, float(shards.mean())
             self._places.forget()
+        return self._closed_by_search(bound, shards, since, record.event, policy), float(shards.mean())
+
+    def _closed_by_search(
+        self, bound: BoundWindows, shards: Mask, since: int, until: int, policy: ErrorPolicy
+    ) -> list[pa.RecordBatch]:
         while True:
-            found = self._session.read(partial(self._touched, bound, record.event), shards)
+            found = self._session.read(partial(touched, bound, self.cells, until), shards)
             if not len(found.slots):
                 return []
-            made = self._closing(bound, found, since, record.event)
+            self._made = made = self._closing(bound, found, since, until)
             keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
             if keys is not None:
                 break
         outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
         while not self._session.remove(found, made.expired):
-            found = self._session.read(partial(self._touched, bound, record.event), shards)
-            made = self._closing(bound, found, since, record.event)
+            found = self._session.read(partial(touched, bound, self.cells, until), shards)
+            made = self._closing(bound, found, since, until)
         if self._places is not None:
-            self._places.expired(record.event, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
+            self._places.expired(until, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
         if made.expired.any() and (self._places is None or has_mark(found.values[bound.own]).any()):
             self._session.tidy()
         return outputs
@@ -382,22 +401,15 @@ class WindowLogic:
         if closed is None:
             return None
         outputs: list[pa.RecordBatch] = []
+        made = closed_instances([(one.begin, one.end, len(one.keys), one.values) for one in closed])
         if closed and self._emits:
             keys = places.keys_of(closed)
             if keys is None:
                 return None
-            made = closed_instances([(one.begin, one.end, len(one.keys), one.values) for one in closed])
             outputs = self._results(bound, made, keys, policy) if keys.num_rows else []
         places.remove(bound, shards, until)
+        self._made = made._replace(merged=places.take_merged())
         return outputs
-
-    def _touched(self, bound: BoundWindows, until: int, arrays: SlotArrays, window: slice) -> Mask:
-        """Return the cells that may be of instances that end up to a time, or expire then."""
-        if isinstance(self.cells, SessionCells):
-            begun: Mask = arrays.values[bound.own][window] < until
-            return begun
-        ended: Mask = arrays.values[bound.own + 1][window] <= until
-        return ended
 
     def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> Closing:
         if isinstance(self.cells, SessionCells):
@@ -424,16 +436,15 @@ class WindowLogic:
         return policy.run(self.operator.name, run, rows)
 
     def _bind(self, schema: pa.Schema) -> BoundWindows:
-        operator = self.operator
-        select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
-        bundle = Bundle(self._aggregates, schema)
-        keys = pa.schema([schema.field(key) for key in operator.keys])
-        self._store.declare(keys, [*bundle.fields, *window_fields(operator, self.cells.merges)])
-        column = self.windowing.time[0]
-        kind = window_time_type(schema.field(column).type, column)
-        spans = {name: pa.int64() if name == REVISION else kind for name in self.windowing.output_columns}
-        shown = [keys.field(key) for key in result_keys(operator.keys)]
-        results = pa.schema([*shown, *map(pa.field, spans, spans.values()), *bundle.schema])
-        positions = [schema.get_field_index(key) for key in operator.keys]
-        self._bound = BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))
+        self._bound = bind_windows(self.operator, self.cells.merges, self._store, schema)
         return self._bound
+
+    # costs
+
+    def _began(self) -> float:
+        return 0.0 if self.clock is None else self.clock()
+
+    def _note(self, costs: WindowCosts) -> None:
+        if self.clock is not None:
+            costs_of, task = self._store.window_costs, self._session.task
+            costs_of[task] = costs.plus(costs_of.get(task, ()))

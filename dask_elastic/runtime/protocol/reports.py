@@ -9,6 +9,7 @@ from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.window_costs import WindowCosts
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class ExecutorReport:
         What became of the rows of an operator with windows.
     open_windows : int or None
         Its open instances, or slices of instances, counted per key.
+    window_costs : WindowCosts or None
+        What the partial results of its windows have cost so far; None if that is not measured.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -96,6 +99,7 @@ class ExecutorReport:
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
+    window_costs: WindowCosts | None = None
 
 
 @dataclass(frozen=True)
