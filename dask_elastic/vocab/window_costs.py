@@ -10,8 +10,9 @@ class WindowCosts(NamedTuple):
 
     Parameters
     ----------
-    batches, pairs, squares : float
-        Batches that were added; pairs of a row and a partial that it was added to; the squares of each batch's pairs.
+    rows, batches, pairs, squares : float
+        Rows and batches that were added; pairs of a row and a partial that it was added to; the squares of each batch's
+        pairs.
     adding, products : float
         CPU seconds of adding them, and each batch's seconds times its pairs: with `squares`, what a least-squares fit
         needs to tell the cost of a batch from that of a pair.
@@ -24,11 +25,12 @@ class WindowCosts(NamedTuple):
 
     Examples
     --------
-    >>> total = WindowCosts.of_batch(pairs=2, seconds=0.5).plus(WindowCosts.of_batch(pairs=4, seconds=0.7))
-    >>> total.batches, total.pairs, total.squares, round(total.adding, 3)
-    (2.0, 6.0, 20.0, 1.2)
+    >>> total = WindowCosts.of_batch(1, pairs=2, seconds=0.5).plus(WindowCosts.of_batch(2, 4, 0.7))
+    >>> total.rows, total.batches, total.pairs, total.squares, round(total.adding, 3)
+    (3.0, 2.0, 6.0, 20.0, 1.2)
     """
 
+    rows: float = 0.0
     batches: float = 0.0
     pairs: float = 0.0
     squares: float = 0.0
@@ -42,17 +44,19 @@ class WindowCosts(NamedTuple):
     instances: float = 0.0
 
     @classmethod
-    def of_batch(cls, pairs: int, seconds: float) -> WindowCosts:
+    def of_batch(cls, rows: int, pairs: int, seconds: float) -> WindowCosts:
         """Return the sums of one batch.
 
         Parameters
         ----------
+        rows : int
+            Its rows.
         pairs : int
             Pairs of a row and a partial.
         seconds : float
             The CPU seconds of adding them.
         """
-        return cls(1.0, float(pairs), float(pairs) * pairs, seconds, seconds * pairs)
+        return cls(float(rows), 1.0, float(pairs), float(pairs) * pairs, seconds, seconds * pairs)
 
     @property
     def seconds(self) -> float:

@@ -11,12 +11,10 @@ from dask_elastic.executor.windows.running_merges import Merged, merge
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.windows.cheapest_inputs import Span, cheapest_inputs
+from dask_elastic.windows.window_plan import RUNNING
 
 MOST_KEPT = 1 << 21
 """With more keys in all results that are kept, they are forgotten, and slices are merged."""
-
-RUNNING = 3
-"""How often running merges merge each slice; instances of fewer slices are merged from these."""
 
 
 class CompleteInstances:

@@ -138,10 +138,11 @@ class WindowLogic:
             assigned = cells.of(times, BEGINNING if reached is None else reached)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
-            began, pairs = self._began(), rows.num_rows if assigned.rows is None else len(assigned.rows)
+            count = rows.num_rows
+            began, pairs = self._began(), count if assigned.rows is None else len(assigned.rows)
             outputs = self._updated(bound, rows, hashes, assigned)
             self._separate = separate or self._places is None
-            self._note(WindowCosts.of_batch(pairs, self._began() - began))
+            self._note(WindowCosts.of_batch(count, pairs, self._began() - began))
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task

@@ -10,6 +10,7 @@ from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.windows.unit_costs import PartMeasure
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ class ExecutorReport:
     windows: RowCounts | None = None
     open_windows: int | None = None
     window_costs: WindowCosts | None = None
+
+    @property
+    def window_measure(self) -> PartMeasure:
+        """What the cost model of windows takes of these measures."""
+        return PartMeasure(1 / self.service_rate if self.service_rate else None, self.window_costs)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, get_args
 
 from dask_elastic.migration.strategy import INSTANT
@@ -22,7 +23,9 @@ from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.errors import ElasticError, JobEnded, PlanningError
+from dask_elastic.vocab.window_costs import WindowCosts
 from dask_elastic.windows.sharing_choice import Agreement, SharingLoad, choose_sharing
+from dask_elastic.windows.unit_costs import PartMeasure, completed, measured_costs
 from dask_elastic.windows.window_plan import Partials
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -186,6 +189,7 @@ class _Watch:
         longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
         self._period = min(max(longest * 1e-6, LEAST_PERIOD), MOST_PERIOD)
         self._last: tuple[float, int, int] | None = None
+        self._costs: dict[int, WindowCosts] = {}
         self.agreement = Agreement()
         self.within_a_report = 0
 
@@ -198,6 +202,7 @@ class _Watch:
         rows, partials = sum(part.rows for part in parts), sum(part.open_windows or 0 for part in parts)
         if self._last is None:
             self._last = now, rows, min(known)
+            self._recent(parts)
             return None
         at, before, reached = self._last
         if now - at < self._period or min(known) <= reached or rows < before:
@@ -205,7 +210,23 @@ class _Watch:
         seconds = (min(known) - reached) * 1e-6
         self.within_a_report = round(2e6 * seconds / (now - at))
         self._last = now, rows, min(known)
-        return SharingLoad((rows - before) / seconds, partials)
+        costs, since_start = (
+            measured_costs(self._recent(parts)),
+            measured_costs([part.window_measure for part in parts]),
+        )
+        units = completed(costs.units, since_start.units)
+        return SharingLoad((rows - before) / seconds, partials, units, costs.other, costs.keys)
+
+    def _recent(self, parts: list[ExecutorReport]) -> list[PartMeasure]:
+        """Return what was measured since the last call; since the start of executors that are new at their homes."""
+        found = []
+        for part in parts:
+            total, before = part.window_costs, self._costs.get(part.executor)
+            recent = None if total is None or before is None else total.since(before)
+            found.append(part.window_measure._replace(costs=total if recent is None else recent))
+            if total is not None:
+                self._costs[part.executor] = total
+        return found
 
 
 def changing_windowing(record: JobRecord, operator: str) -> Windowing:
@@ -244,6 +265,7 @@ def _check_runs(record: JobRecord) -> None:
         raise PlanningError(f"job {record.name!r} is {status}: try again when it runs")
 
 
+@lru_cache(maxsize=256)
 def _windowing(pickled: bytes | None) -> Windowing | None:
     if pickled is None:
         return None
