@@ -137,6 +137,7 @@ class ExecutorParts:
                 windows=windows,
                 open_windows=open_windows,
                 window_costs=self.store.costs(),
+                separate=self.sharing.planned,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

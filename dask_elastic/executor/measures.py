@@ -88,6 +88,8 @@ class ExecutorMeasure:
         open; of a join, one per row that waits. None without any.
     window_costs : WindowCosts or None
         What the partial results of its windows have cost so far; None if that is not measured.
+    separate : bool
+        Whether rows of its windows are added to instances, or will be once a change has come into effect.
     recovered : int
         Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
@@ -132,6 +134,7 @@ class ExecutorMeasure:
     windows: RowCounts | None = None
     open_windows: int | None = None
     window_costs: WindowCosts | None = None
+    separate: bool = False
 
 
 class Measures:

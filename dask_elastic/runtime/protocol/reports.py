@@ -65,6 +65,8 @@ class ExecutorReport:
         Its open instances, or slices of instances, counted per key.
     window_costs : WindowCosts or None
         What the partial results of its windows have cost so far; None if that is not measured.
+    separate : bool
+        Whether rows of its windows are added to instances, or will be once a change has come into effect.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -101,6 +103,7 @@ class ExecutorReport:
     windows: RowCounts | None = None
     open_windows: int | None = None
     window_costs: WindowCosts | None = None
+    separate: bool = False
 
     @property
     def window_measure(self) -> PartMeasure:

@@ -100,6 +100,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         windows=measure.windows,
         open_windows=measure.open_windows,
         window_costs=measure.window_costs,
+        separate=measure.separate,
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -108,9 +108,27 @@ class SharingChanges:
                 windowing = _windowing(summary.windowing)
                 if windowing is not None and windowing.share == AUTO and windowing.shares:
                     try:
+                        await self._repeat(record, summary.name, windowing)
                         await self._look_at(record, summary.name, windowing)
                     except Exception:  # whatever it is, other computes and jobs are looked at
                         logger.exception("job %r: the plan of windows of %s", record.name, summary.name)
+
+    async def _repeat(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
+        """Repeat the last change for executors that lack it: their homes had not answered, or had been moving."""
+        watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
+        status = _status(record, operator)
+        lacking = watch.lacking(_reports(record, operator), status.partials == "instances")
+        if not lacking:
+            return
+        async with record.changing[operator, -1]:
+            if _status(record, operator) != status:
+                return
+            logger.info("job %r: %s of %s again to %s", record.name, lacking, operator, status.partials)
+            try:
+                await self._change(record, windowing, status, status.partials, status.reason, lacking)
+            except (ElasticError, Relayed) as error:
+                cause = load_error(error.data) if isinstance(error, Relayed) else error
+                logger.warning("job %r: %s lacks %s in part: %s", record.name, operator, status.partials, cause)
 
     async def _look_at(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
         watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
@@ -131,12 +149,18 @@ class SharingChanges:
                 logger.warning("job %r: %s keeps its %s: %s", record.name, operator, status.partials, cause)
 
     async def _change(
-        self, record: JobRecord, windowing: Windowing, status: SharingStatus, partials: str, reason: str
+        self,
+        record: JobRecord,
+        windowing: Windowing,
+        status: SharingStatus,
+        partials: str,
+        reason: str,
+        executors: Collection[int] | None = None,
     ) -> SharingStatus:
         """Have all executors change at the same event time, which none is known to have reached; returns the status.
 
-        If one does not answer, the others may have changed. Results do not depend on it, and the next change, or a
-        restart, is for all of them.
+        If one does not answer, the others may have changed. Results do not depend on it; the executors whose reports
+        say so then get the plan that holds once more. With `executors`, only these change.
 
         Raises
         ------
@@ -151,8 +175,14 @@ class SharingChanges:
                 address, part_calls.ChangeSharing(*generation, operator, index, partials == "instances", since)
             )
             for index, address in homes(record, operator, None)
+            if executors is None or index in executors
         ]
-        reached = await asyncio.gather(*calls)
+        # All are awaited, so that no call arrives after those of a later change.
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        reached = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not record.runs(generation.generation):
             raise PlanningError(f"job {record.name!r} was restarted while {operator!r} changed to {partials}")
         late = sum(since is not None and time is not None and time >= since for time in reached)
@@ -192,6 +222,14 @@ class _Watch:
         self._costs: dict[int, WindowCosts] = {}
         self.agreement = Agreement()
         self.within_a_report = 0
+        self._lacking: set[int] = set()
+
+    def lacking(self, parts: list[ExecutorReport], separate: bool) -> set[int]:
+        """Return the executors that reported another plan at this call and the last one: one may precede a change."""
+        other = {part.executor for part in parts if part.separate is not separate}
+        lacking = other & self._lacking
+        self._lacking = other - lacking
+        return lacking
 
     def load(self, parts: list[ExecutorReport], now: float) -> SharingLoad | None:
         """Return what was measured since the last call, once a period; None before its end, and without progress."""
