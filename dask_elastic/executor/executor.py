@@ -166,14 +166,7 @@ class ElasticExecutor(ExecutorParts):
         return self.measures.cost.rows_within(seconds) or FIRST_ROWS
 
     def done(
-        self,
-        task: int,
-        number: int,
-        busy: float,
-        now: float,
-        waited: float = 0.0,
-        counts: tuple[int, ...] = (),
-        costs: tuple[float, ...] = (),
+        self, task: int, number: int, busy: float, now: float, waited: float = 0.0, counts: tuple[int, ...] = ()
     ) -> list[do.Instruction]:
         """Settle a sub-batch that is processed and whose outputs have left; ignored when its task is lost.
 
@@ -189,8 +182,6 @@ class ElasticExecutor(ExecutorParts):
             Seconds for which it waited for the core at a remote node.
         counts : tuple of int
             What became of its rows at a remote node, see `RowCounts`.
-        costs : tuple of float
-            What its windows cost at a remote node, see `WindowCosts`.
 
         Returns
         -------
@@ -214,8 +205,6 @@ class ElasticExecutor(ExecutorParts):
             self.measures.settled(work, by_shard, busy, now)
             if counts and not work.pieces[0].receipt.settled:
                 self.store.add_counts(counts)
-            if costs:
-                self.store.add_costs(costs)
             merged = isinstance(work.record, PartialsMoved) and not work.pieces[0].receipt.settled
             instructions = self._receipts(work)
             moves = len(self.moves)
@@ -262,8 +251,9 @@ class ElasticExecutor(ExecutorParts):
         The caller calls this and `handle` one after the other, never at the same time.
         """
         if isinstance(message, Done):
-            sent = message.busy, now, message.waited, message.counts, message.costs
-            return self.done(message.task, message.number, *sent)
+            with self.lock:
+                self.store.add_costs(message.costs)
+            return self.done(message.task, message.number, message.busy, now, message.waited, message.counts)
         with self.lock:
             sender = self.routes.tasks.get(message.task)
             if sender is None or sender.pending is None:

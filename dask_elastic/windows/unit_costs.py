@@ -92,25 +92,22 @@ def unit_costs(costs: WindowCosts | None) -> UnitCosts:
     if costs is None:
         return COUNTS_AND_SUMS
     found: dict[str, float] = {}
-    formed = costs.results - costs.apart
-    if costs.pairs > 0:
-        batch = _fitted(costs)
-        if batch is not None:
-            found["batch"] = batch
-        else:
-            # The rest of each batch must be worth something, or the plans would not differ.
-            batch = min(BATCH_COST, 0.5 * costs.adding / costs.batches)
-        found["row"] = (costs.adding - batch * costs.batches) / costs.pairs
+    batch = COUNTS_AND_SUMS.batch
+    if costs.pairs > 0 and costs.batches > 0:
+        fitted = _fitted(costs)
+        if fitted is not None:
+            found["batch"] = fitted
+        # The rest of each batch must be worth something, or the plans would not differ.
+        batch = min(BATCH_COST, 0.5 * costs.adding / costs.batches) if fitted is None else fitted
+        found["row"] = max(0.0, costs.adding - batch * costs.batches) / costs.pairs
     if costs.merged > 0:
         found["merge"] = costs.merging / costs.merged
     if costs.apart > 0:
         found["result"] = costs.closing / costs.apart
-    measured = tuple(found)
-    if formed > 0:
-        found["formed"] = costs.merging / formed
-    if "row" in found and "batch" not in found:
-        found["batch"] = batch
-    return UnitCosts(**found, measured=measured)
+    formed = costs.results - costs.apart
+    return UnitCosts(
+        **(found | {"batch": batch}), formed=costs.merging / formed if formed > 0 else None, measured=tuple(found)
+    )
 
 
 def completed(units: UnitCosts, earlier: UnitCosts) -> UnitCosts:
@@ -141,8 +138,10 @@ def completed(units: UnitCosts, earlier: UnitCosts) -> UnitCosts:
 def _fitted(costs: WindowCosts) -> float | None:
     """Return the cost of a batch by least squares; None if its size varies too little, or the fit makes no sense."""
     count, mean = costs.batches, costs.pairs / costs.batches
+    if count < LEAST_BATCHES:
+        return None
     variance = costs.squares / count - mean**2
-    if count < LEAST_BATCHES or variance < (LEAST_SPREAD * mean) ** 2:
+    if variance < (LEAST_SPREAD * mean) ** 2:
         return None
     row = (costs.products / count - mean * costs.adding / count) / variance
     batch = costs.adding / count - row * mean

@@ -56,7 +56,11 @@ def test_noise_that_makes_larger_batches_cheaper_fits_nothing():
     assert found.row > 0
 
 
-@given(st.lists(st.builds(WindowCosts, *[st.floats(0, 1e9) for _ in WindowCosts._fields]), max_size=5))
+@given(
+    st.lists(
+        st.builds(WindowCosts, *[st.integers(0, 10**9) | st.floats(1e-9, 1e9) for _ in WindowCosts._fields]), max_size=5
+    )
+)
 def test_any_sums_give_costs_that_a_plan_accepts(parts):
     found = measured_costs([PartMeasure(1e-6, part) for part in parts])
     assert all(value >= 0 for value in (found.units.batch, found.units.row, found.units.merge, found.units.result))

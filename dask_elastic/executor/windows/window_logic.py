@@ -133,16 +133,15 @@ class WindowLogic:
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
+            began, count = self._began(), rows.num_rows
             cells = self._instances if separate else self.cells
             assert cells is not None, "only windows that share slices may cease to"
             assigned = cells.of(times, BEGINNING if reached is None else reached)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
-            count = rows.num_rows
-            began, pairs = self._began(), count if assigned.rows is None else len(assigned.rows)
             outputs = self._updated(bound, rows, hashes, assigned)
             self._separate = separate or self._places is None
-            self._note(WindowCosts.of_batch(count, pairs, self._began() - began))
+            self._note(WindowCosts.of_batch(count, assigned.pairs(count), self._began() - began))
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task
