@@ -6,8 +6,10 @@ event time; nothing is emulated.
 - `9`: rows per second and CPU time per row with 1, 2 and 6 windows, by the number of keys. *shared* and *separate* are
   one component, with partial results of slices or with a state for each instance; *split* are two components as in the
   paper: one makes results per minute, which the other one consolidates into windows. The order of the ways alternates,
-  and the median of the runs counts. *one_window* is what a row costs in one window, from which the cost model predicts
-  how many times as much CPU time separate states take as shared ones; *ratio* is what they took.
+  and the median of the rows per second counts, and the least CPU time, to which other load only adds. *ratio* is how
+  many times as much CPU time separate states took as shared ones, and *predicted* what the cost model says by the costs
+  that the job with shared ones measured (E, K, those of merges); *..._of_the_other_plan* are the predictions of each
+  plan from a run of the other one, divided by what it took.
 - `10`: for how long the rows of a shard wait that moves to another process, by the bytes of its state.
 - `11`: a running job whose windows cease to share slices (combine), and begin to again (split): the seconds of the
   command, those until no partial result of the former kind is left, the event time of that, and the latency of rows in
@@ -33,12 +35,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from _cpu import ClusterCpu
 from _event_stream import emitted, event_stream, note, started, warm
+from _window_model import predicted, window_parts
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic.runtime.protocol.job_calls import Wait
-from dask_elastic.windows.window_plan import WindowLoad, plan_windows
+from dask_elastic.windows.unit_costs import PartMeasure
 
 BATCH_ROWS = 16_384
 SECONDS = 3600
@@ -47,9 +50,6 @@ SECONDS = 3600
 SHARDS = 64
 SETS = {count: [f"{5 * number}min" for number in range(1, count + 1)] for count in (1, 2, 6)}
 """The windows of figure 9."""
-
-MERGE_SECONDS = 1e-7
-"""CPU seconds to merge the partial results of one key, for the cost model."""
 
 AGGREGATES = {"rows": agg.Count(), "total": agg.Sum("value")}
 AGAIN = {"rows": agg.Sum("rows"), "total": agg.Sum("total")}
@@ -73,8 +73,8 @@ def simple_job(
     return topology
 
 
-def timed(client: Client, topology: de.Topology, keys: int) -> tuple[float, float]:
-    """Run a job; returns its seconds from the first row on, and the CPU seconds of the workers."""
+def timed(client: Client, topology: de.Topology, keys: int) -> tuple[float, float, list[PartMeasure]]:
+    """Run a job; returns its seconds from the first row on, the CPU seconds of the workers, and what it measured."""
     client.run(warm, BATCH_ROWS, keys)
     used = ClusterCpu(client)
     job = de.submit(topology, client)
@@ -82,40 +82,46 @@ def timed(client: Client, topology: de.Topology, keys: int) -> tuple[float, floa
     cpu = used.seconds()
     began = max(client.run(started).values())
     took = job._describe().ended - began
+    parts = window_parts(job, "windows")
     job.forget()
-    return took, cpu
+    return took, cpu, parts
 
 
 def consolidation(client: Client, total: int, runs: int, keys: int) -> Iterator[dict[str, Any]]:
     """Yield the lines of figure 9."""
     # CPU time that a job takes with hardly any rows is left out.
     empty = min(timed(client, simple_job(BATCH_ROWS, keys, SETS[1], "shared"), keys)[1] for _ in range(3))
-    single = simple_job(total, keys, ["30min"], "shared")
-    one = statistics.median(timed(client, single, keys)[1] for _ in range(runs + 1)) - empty
     for count, windows in SETS.items():
         ways = ("shared", "split") if count == 1 else ("shared", "separate", "split")
-        taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        taken: dict[str, list[tuple[float, float, list[PartMeasure]]]] = {way: [] for way in ways}
         for number in range(runs + 1):
             for way in ways if number % 2 else reversed(ways):
                 taken[way].append(timed(client, simple_job(total, keys, windows, way), keys))
                 counted = sum(rows for _, rows in client.run(emitted).values())
                 assert counted == total * count, f"{way}: {counted} rows in results, not {total * count}"
-        cpu = {way: statistics.median(spent for _, spent in found[1:]) - empty for way, found in taken.items()}
+        cpu = {way: min(spent for _, spent, _ in found[1:]) - empty for way, found in taken.items()}
         line: dict[str, Any] = {"figure": 9, "windows": count, "keys": keys, "rows": total, "runs": runs}
         for way, found in taken.items():
-            line[f"{way}_rows_per_s"] = round(total / statistics.median(took for took, _ in found[1:]))
+            line[f"{way}_rows_per_s"] = round(total / statistics.median(took for took, _, _ in found[1:]))
             line[f"{way}_cpu_ns_per_row"] = round(cpu[way] / total * 1e9)
         if "separate" in ways:
             windowing = simple_job(total, keys, windows, "shared").operator("windows").windowing
-            plan = plan_windows(windowing, WindowLoad(total / SECONDS, one / total, MERGE_SECONDS, keys))
-            assert plan.shared is not None
-            assert plan.separate is not None
+            plans = {way: predicted(windowing, *best(taken[way][1:], empty), SECONDS) for way in ("shared", "separate")}
+            shared = (plans["separate"].shared or 0.0) * SECONDS
+            separate = (plans["shared"].separate or 0.0) * SECONDS
             line |= {
-                "one_window_cpu_ns_per_row": round(one / total * 1e9),
                 "ratio": round(cpu["separate"] / cpu["shared"], 2),
-                "predicted": round(plan.separate / plan.shared, 2),
+                "predicted": round(separate / cpu["shared"], 2),
+                "separate_of_the_other_plan": round(separate / cpu["separate"], 2),
+                "shared_of_the_other_plan": round(shared / cpu["shared"], 2),
             }
         yield line
+
+
+def best(found: list[tuple[float, float, list[PartMeasure]]], empty: float) -> tuple[list[PartMeasure], float]:
+    """Return what the run with the least CPU time measured, and this time."""
+    _, spent, parts = min(found, key=lambda one: one[1])
+    return parts, spent - empty
 
 
 def migrated(client: Client, seconds: float, rate: float, keys: int, share: float) -> dict[str, Any]:

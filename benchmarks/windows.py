@@ -6,7 +6,7 @@ in two threads. "groupby" is what most would write with pandas; "factorize" keep
 both do not know the keys, and have the engine's results. "lean" is given the number of keys, uses the engine's hash
 index, and does not bring the results of its two threads together. Then, for windows of 5, 10, 15 and 20 minutes over an
 hour of event time: the CPU seconds of one compute with slices, of one with a state for each instance, and of four
-computes, beside the ratio that the cost model predicts.
+computes, beside the ratio that the cost model predicts by the costs that the job with slices has measured.
 
     python benchmarks/windows.py [--rows 10000000] [--runs 5] [--batch 65536] [--only tumbling|hopping|sharing]
 """
@@ -21,7 +21,6 @@ import time
 from typing import Any
 
 from _event_stream import (
-    KEYS,
     FactorizedWindows,
     GroupbyWindows,
     bare_windows,
@@ -32,11 +31,12 @@ from _event_stream import (
     started,
     warm,
 )
+from _window_model import predicted, window_parts
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic import windows
-from dask_elastic.windows.window_plan import WindowLoad, plan_windows
+from dask_elastic.windows.unit_costs import PartMeasure
 
 PER_SECOND = 100_000
 """Rows per second of event time of the tumbling and the hopping window."""
@@ -48,9 +48,6 @@ WINDOWS = {
 """The windows; slices of an instance and the microseconds of a slice in the bare loop."""
 
 MINUTES = ("5min", "10min", "15min", "20min")
-MERGE_SECONDS = 1e-7
-"""CPU seconds to merge the partials of one key, for the model: as an aggregate of an array does."""
-
 AGGREGATES = {"rows": de.aggregate.Count(), "total": de.aggregate.Sum("value")}
 
 
@@ -65,8 +62,8 @@ def windowed(total: int, rows: int, per_second: float, given: list[Any], **optio
     return topology
 
 
-def engine(client: Client, topology: de.Topology, rows: int) -> tuple[float, float, tuple[int, int]]:
-    """Run a topology; returns its seconds, the CPU seconds of its worker, and what it emitted."""
+def engine(client: Client, topology: de.Topology, rows: int) -> tuple[float, float, tuple[int, int], list[PartMeasure]]:
+    """Run a topology; returns its seconds, the CPU seconds of its worker, what it emitted, and what it measured."""
     client.run(warm, rows)
     (cpu,) = client.run(time.process_time).values()
     job = de.submit(topology, client)
@@ -75,8 +72,9 @@ def engine(client: Client, topology: de.Topology, rows: int) -> tuple[float, flo
     (began,) = client.run(started).values()
     took = job._describe().ended - began
     (found,) = client.run(emitted).values()
+    parts = window_parts(job, "windows-0")
     job.forget()
-    return took, spent - cpu, found
+    return took, spent - cpu, found, parts
 
 
 def throughput(client: Client, name: str, total: int, rows: int, runs: int) -> dict[str, Any]:
@@ -90,7 +88,7 @@ def throughput(client: Client, name: str, total: int, rows: int, runs: int) -> d
     measured: dict[str, list[float]] = {side: [] for side in ("engine", *loops)}
     cpu: dict[str, list[float]] = {side: [] for side in ("engine", *loops)}
     for _ in range(runs + 1):
-        took, spent, found = engine(client, windowed(total, rows, PER_SECOND, [window]), rows)
+        took, spent, found, _ = engine(client, windowed(total, rows, PER_SECOND, [window]), rows)
         measured["engine"].append(total / took)
         cpu["engine"].append(spent)
         for side, loop in loops.items():
@@ -117,26 +115,29 @@ def sharing(client: Client, total: int, rows: int, runs: int) -> dict[str, Any]:
         "slices": make([list(MINUTES)]),
         "instances": make([list(MINUTES)], share=False),
         "four_computes": make([*MINUTES]),
-        "one_window": make(["20min"]),
     }
     cpu: dict[str, list[float]] = {way: [] for way in ways}
+    windowing = ways["slices"].operator("windows-0").windowing
+    assert windowing is not None
+    found = []
     for _ in range(runs + 1):
         for way, topology in ways.items():
-            _, spent, (_, counted) = engine(client, topology, rows)
-            assert counted == total * (1 if way == "one_window" else 4)
+            _, spent, (_, counted), parts = engine(client, topology, rows)
+            assert counted == total * 4
             cpu[way].append(spent)
-    seconds = {way: statistics.median(values[1:]) for way, values in cpu.items()}
-    windowing = ways["slices"].operator("windows-0").windowing
-    load = WindowLoad(per_second, seconds["one_window"] / total, MERGE_SECONDS, KEYS)
-    plan = plan_windows(windowing, load)
-    assert plan.shared is not None
+            if way == "slices":
+                found.append((spent, parts))
+    # Other load on the machine only adds to the CPU time.
+    seconds = {way: min(values[1:]) for way, values in cpu.items()}
+    spent, parts = min(found[1:], key=lambda one: one[0])
+    plan = predicted(windowing, parts, spent, 3600)
     assert plan.separate is not None
     return {
         "windows": MINUTES,
         **{f"{way}_cpu_s": round(spent, 2) for way, spent in seconds.items()},
         "saved_to_instances": round(seconds["instances"] / seconds["slices"], 2),
         "saved_to_four_computes": round(seconds["four_computes"] / seconds["slices"], 2),
-        "predicted": round(plan.separate / plan.shared, 2),
+        "predicted": round(plan.separate * 3600 / seconds["slices"], 2),
         "plan": plan.partials,
     }
 

@@ -261,6 +261,8 @@ class ElasticExecutor(ExecutorParts):
         The caller calls this and `handle` one after the other, never at the same time.
         """
         if isinstance(message, Done):
+            with self.lock:
+                self.store.add_costs(message.costs)
             return self.done(message.task, message.number, message.busy, now, message.waited, message.counts)
         with self.lock:
             sender = self.routes.tasks.get(message.task)

@@ -153,6 +153,8 @@ class ExecutorParts:
                 event_time=self.watermarks.now.time,
                 windows=windows,
                 open_windows=open_windows,
+                window_costs=self.store.costs(),
+                separate=self.sharing.planned,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -23,6 +23,7 @@ from dask_elastic.meters import (
 )
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.window_costs import WindowCosts
 
 RATE_SECONDS = 1.0
 """Window of rates and of shard loads, seconds (Elasticutor, section 3.1)."""
@@ -85,6 +86,10 @@ class ExecutorMeasure:
     open_windows : int or None
         Live keys of the state of an operator with windows, one per key and instance, or slice of instances, that is
         open; of a join, one per row that waits. None without any.
+    window_costs : WindowCosts or None
+        What the partial results of its windows have cost so far; None if that is not measured.
+    separate : bool
+        Whether rows of its windows are added to instances, or will be once a change has come into effect.
     recovered : int
         Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
@@ -128,6 +133,8 @@ class ExecutorMeasure:
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
+    window_costs: WindowCosts | None = None
+    separate: bool = False
 
 
 class Measures:

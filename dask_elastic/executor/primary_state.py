@@ -12,6 +12,7 @@ from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.window_costs import WindowCosts
 
 
 class PrimaryState(ComponentStore):
@@ -38,6 +39,7 @@ class PrimaryState(ComponentStore):
     union: UnionTypes | None = None
 
     _remote_counts = RowCounts()
+    _remote_costs = WindowCosts()
     _windowed: Sequence[KeyedStore] = ()
 
     def hold(self, computes: Sequence[Compute]) -> None:
@@ -71,6 +73,17 @@ class PrimaryState(ComponentStore):
         total = self._remote_counts
         for counts in tuple(self.row_counts.values()):
             total = total.plus(counts)
+        return total if any(total) else None
+
+    def add_costs(self, costs: tuple[float, ...]) -> None:
+        """Add what the windows of a remote task have cost; the caller holds the executor's lock."""
+        self._remote_costs = self._remote_costs.plus(costs)
+
+    def costs(self) -> WindowCosts | None:
+        """Return what the windows of the first compute have cost so far at this home; None if that is not measured."""
+        total = self._remote_costs
+        for costs in tuple(self.window_costs.values()):
+            total = total.plus(costs)
         return total if any(total) else None
 
     def note_input(self, schema: pa.Schema, component: str) -> None:

@@ -93,6 +93,17 @@ class Processor:
             if fused.reads_first and self.functions is None:
                 fused.follow(self.logic)
 
+    def measure_windows(self, clock: Callable[[], float]) -> None:
+        """Measure what the partial results of windows of the first compute cost.
+
+        Parameters
+        ----------
+        clock : callable
+            Returns the CPU seconds of the thread.
+        """
+        if isinstance(self.windows, WindowLogic):
+            self.windows.clock = clock
+
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
         if isinstance(batch.record, PartialsMoved):

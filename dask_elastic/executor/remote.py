@@ -222,7 +222,8 @@ class RemotePart:
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
         counts = self.store.row_counts.pop(message.task, ())
-        return [*sent, Done(message.task, message.number, busy, task.waited, tuple(counts))]
+        costs = self.store.window_costs.pop(message.task, ())
+        return [*sent, Done(message.task, message.number, busy, task.waited, tuple(counts), tuple(costs))]
 
     def _no_reply(self, task: int) -> list[ToHome]:
         if not self.closed:

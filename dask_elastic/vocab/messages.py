@@ -101,7 +101,8 @@ class Outputs:
 class Done:
     """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds.
 
-    `counts` is what became of its rows, the fields of a `RowCounts`; empty without windows.
+    `counts` is what became of its rows, the fields of a `RowCounts`, and `costs` what they cost, the fields of a
+    `WindowCosts`; both are empty without windows.
     """
 
     task: int
@@ -109,6 +110,7 @@ class Done:
     busy: float
     waited: float = 0.0
     counts: tuple[int, ...] = ()
+    costs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
-from dask_elastic.windows.window_plan import Partials, WindowLoad, WindowPlan, plan_windows
-
-ROW_COST, MERGE_COST = 2e-8, 1e-8
-"""CPU seconds to add a row to a partial, and to merge two partials of a key, of a few counts and sums: the defaults."""
-
-MERGES = 3
-"""How often a slice is merged on average at most: behind a middle, before it, and for a result."""
+from dask_elastic.windows.unit_costs import COUNTS_AND_SUMS, MeasuredCosts
+from dask_elastic.windows.window_plan import Partials, WindowPlan, plan_windows, window_load
 
 PARTIAL_BYTES = 80
 """Bytes of state of a partial of a few counts and sums, by which the number of keys is estimated."""
@@ -29,6 +24,10 @@ class WindowMeasures:
         CPU seconds per second that its tasks take.
     state_bytes : int
         Bytes of its partials.
+    costs : MeasuredCosts or None
+        What its partial results cost; None if that is not measured.
+    event_rows : float or None
+        Rows per second of event time, T; None if that is not known.
 
     Examples
     --------
@@ -39,6 +38,8 @@ class WindowMeasures:
     rows: float
     busy: float
     state_bytes: int
+    costs: MeasuredCosts | None = None
+    event_rows: float | None = None
 
     @property
     def row_cost(self) -> float | None:
@@ -102,13 +103,21 @@ class WindowExplanation:
         kept = f"slices of {duration_text(self.windowing.slice)}, which instances share" if shares else "instances"
         chosen = "share='auto'" if self.windowing.share == "auto" else f"share={self.windowing.share}"
         lines = [f"partials: of {kept} ({chosen}); at most {self.partials_per_key} per key"]
-        if shares:
-            lines.append(f"close: a slice is merged about {MERGES} times, whatever the number of slices in an instance")
         if plan.shared is None or plan.separate is None:
             lines.append(f"the alternative: none, because {plan.reason}")
             return lines
+        if shares:
+            lines.append(
+                f"close: {plan.most_merges:.3g} slices and shorter instances are merged into an instance at most, "
+                f"{self._slices} slices without sharing of merges"
+            )
         own, other = (plan.shared, plan.separate) if shares else (plan.separate, plan.shared)
-        lines.append(f"predicted: {own:.3g} CPU seconds per second, {other:.3g} with share={not shares}")
+        # Event time may pass faster than the clock, for example when a stream is replayed.
+        pace = 1.0
+        if self.measured is not None and self.measured.event_rows:
+            pace = self.measured.rows / self.measured.event_rows
+        lines.append(f"predicted: {own * pace:.3g} CPU seconds per second, {other * pace:.3g} with share={not shares}")
+        lines.append(self._costs(plan))
         if other < own and self.windowing.share == "auto" and self.windowing.shares:
             wanted = "instances" if shares else "slices"
             lines.append(f"{wanted} would cost less; Job.share({self.operator!r}, {wanted!r}) changes at once to them")
@@ -116,12 +125,40 @@ class WindowExplanation:
             lines.append(f"share={not shares} would cost less; it needs a restart without the state of this compute")
         return lines
 
+    @property
+    def _slices(self) -> int:
+        windows = [window for window in self.windowing.windows if isinstance(window, EventWindow)]
+        return max(window.length for window in windows) // self.windowing.slice
+
+    def _costs(self, plan: WindowPlan) -> str:
+        """Return the costs on which the prediction is based, and where they are from."""
+        measured = None if self.measured is None else self.measured.costs
+        units = COUNTS_AND_SUMS if measured is None else measured.units
+        formed = _of_result(units.formed) if units.formed is not None else f"{units.merge * 1e9:.3g} ns per merged key"
+        text = (
+            f"costs: E = {units.row * 1e9:.3g} ns per row and instance, W = {plan.overlap:.3g} instances per row; "
+            f"closing {formed} of slices, {_of_result(units.result)} of instances"
+        )
+        if measured is None or not units.measured:
+            return f"{text}; those of counts and sums, since nothing is measured yet"
+        names = {"row": "adding rows", "merge": "closing slices", "result": "closing instances"}
+        lacking = " and ".join(name for key, name in names.items() if key not in units.measured)
+        other = f"; {measured.other * 1e9:.3g} ns per row with either plan"
+        return f"{text}{other}; measured{f', except {lacking}, as of counts and sums' if lacking else ''}"
+
     def _measured(self, measured: WindowMeasures) -> str:
         cost = "" if measured.row_cost is None else f", {measured.row_cost * 1e9:.0f} ns per row"
+        event = "" if measured.event_rows is None else f", T = {measured.event_rows:.0f} per second of event time"
+        known = None if measured.costs is None else measured.costs.keys
+        keys = "" if known is None else f", K = {known:.0f} keys per result"
         return (
-            f"measured: {measured.rows:.0f} rows per second, {measured.busy:.3g} CPU seconds per second{cost}; "
-            f"{measured.state_bytes} bytes of partials"
+            f"measured: {measured.rows:.0f} rows per second{event}{keys}, {measured.busy:.3g} CPU seconds per second"
+            f"{cost}; {measured.state_bytes} bytes of partials"
         )
+
+
+def _of_result(seconds: float) -> str:
+    return f"{seconds * 1e9:.3g} ns per result"
 
 
 def explain_windows(
@@ -143,8 +180,9 @@ def explain_windows(
     Returns
     -------
     WindowExplanation
-        The explanation. Its prediction takes the costs of counts and sums, for rows whose times are those of their
-        arrival, and without measurements a row per second of one key. The number of keys is estimated by the bytes.
+        The explanation. Where the costs are not measured, its prediction takes those of counts and sums, for rows whose
+        times are those of their arrival, and without measurements a row per second of one key. The number of keys is
+        estimated by the bytes if no instance has closed.
 
     Examples
     --------
@@ -153,14 +191,47 @@ def explain_windows(
     >>> print(explain_windows("hourly", windowing, WindowMeasures(1e5, 0.01, 4_800_000)))
     hourly: 1h every 10min of at
     partials: of slices of 10min, which instances share (share='auto'); at most 6 per key
-    close: a slice is merged about 3 times, whatever the number of slices in an instance
+    close: 3 slices and shorter instances are merged into an instance at most, 6 slices without sharing of merges
     predicted: 0.002 CPU seconds per second, 0.012 with share=False
+    costs: E = 20 ns per row and instance, W = 6 instances per row; closing 30 ns per merged key of \
+slices, 400 ns per result of instances; those of counts and sums, since nothing is measured yet
     measured: 100000 rows per second, 0.01 CPU seconds per second, 100 ns per row; 4800000 bytes of partials
     """
     explanation = WindowExplanation(operator, windowing, None, measured, current)
     per_key = explanation.partials_per_key
     if per_key is None:
         return explanation
-    keys = 1.0 if measured is None else max(1.0, measured.state_bytes / PARTIAL_BYTES / per_key)
-    load = WindowLoad(1.0 if measured is None else measured.rows, ROW_COST, MERGE_COST, keys)
+    if measured is None:
+        load = window_load(1.0, 1.0, COUNTS_AND_SUMS)
+    else:
+        found = measured.costs or MeasuredCosts(COUNTS_AND_SUMS, 0.0, None, 0.0)
+        keys = found.keys or max(1.0, measured.state_bytes / PARTIAL_BYTES / per_key)
+        load = window_load(measured.event_rows or measured.rows, keys, found.units, found.other)
     return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current)
+
+
+def event_rows(windowing: Windowing, rows: float, instances: float) -> float | None:
+    """Return the rows per second of event time, T.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        Windows over event time.
+    rows : float
+        Rows that were processed.
+    instances : float
+        Instances that have closed meanwhile: each window closes one each time its frequency has passed.
+
+    Returns
+    -------
+    float or None
+        The rate; None if none has closed.
+
+    Examples
+    --------
+    >>> from dask_elastic.windows import hopping
+    >>> event_rows(Windowing((hopping("1h", "10min"),), ("at",)), rows=60_000, instances=10)
+    10.0
+    """
+    each = sum(1e6 / window.frequency for window in windowing.windows if isinstance(window, EventWindow))
+    return rows * each / instances if instances > 0 and each > 0 else None

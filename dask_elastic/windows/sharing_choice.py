@@ -4,9 +4,9 @@ Goal
     The plan with the least CPU time among those whose close takes no longer than the user permits, without changing to
     and fro.
 Heuristic
-    The cost model of `plan_windows`, at the rate per second of event time and the number of keys that are measured.
-    Only the ratio of the costs of rows and merges is assumed, that of counts and sums: what rows cost in this job
-    multiplies both plans alike.
+    The cost model of `plan_windows`, at the rate per second of event time, the number of keys, and the costs that are
+    measured. What is not measured yet, such as the results of a plan that has not run, costs what it does for counts
+    and sums.
 Not done
     Slices for some windows of a compute and instances for others.
 
@@ -21,8 +21,8 @@ import math
 from dataclasses import dataclass
 
 from dask_elastic.topology.windowing import EventWindow, Windowing
-from dask_elastic.windows.explanation import MERGE_COST, MERGES, ROW_COST
-from dask_elastic.windows.window_plan import Partials, WindowLoad, plan_windows
+from dask_elastic.windows.unit_costs import COUNTS_AND_SUMS, UnitCosts
+from dask_elastic.windows.window_plan import Partials, plan_windows, window_load
 
 SAVING = 0.25
 """The other plan must take so much less CPU time."""
@@ -41,6 +41,12 @@ class SharingLoad:
         Rows per second of event time, T.
     partials : int
         Partials that it keeps, of all keys.
+    costs : UnitCosts
+        What rows, merges and results cost; by default those of counts and sums.
+    other : float
+        CPU seconds per row that do not depend on the plan, those of batches included.
+    keys : float or None
+        The keys of a result; None to estimate them by the partials.
 
     Examples
     --------
@@ -50,6 +56,9 @@ class SharingLoad:
 
     rows: float
     partials: int
+    costs: UnitCosts = COUNTS_AND_SUMS
+    other: float = 0.0
+    keys: float | None = None
 
 
 @dataclass(frozen=True)
@@ -102,16 +111,18 @@ def choose_sharing(
     >>> windowing = Windowing(tuple(map(tumbling, ("5min", "10min", "15min", "20min"))), ("at",))
     >>> choose_sharing(windowing, SharingLoad(rows=100_000, partials=2000), "instances").partials
     'slices'
-    >>> choose_sharing(windowing, SharingLoad(rows=0.01, partials=2000), "slices").partials
+    >>> expensive = UnitCosts(row=1e-8, merge=1e-3)
+    >>> choose_sharing(windowing, SharingLoad(rows=10, partials=2000, costs=expensive), "slices").partials
     'instances'
     >>> choose_sharing(windowing, SharingLoad(rows=100_000, partials=2000), "slices", close_limit=1e-6).reason
-    'merging an instance takes 1.5e-05 s, more than the limit of 1e-06 s'
+    'merging an instance takes 3e-05 s, more than the limit of 1e-06 s'
     """
-    keys = max(1.0, load.partials / kept_per_key(windowing, current))
-    plan = plan_windows(windowing, WindowLoad(load.rows, ROW_COST, MERGE_COST, keys))
+    keys = max(1.0, load.partials / kept_per_key(windowing, current)) if load.keys is None else load.keys
+    costs = load.costs
+    plan = plan_windows(windowing, window_load(load.rows, keys, costs, load.other))
     assert plan.shared is not None
     assert plan.separate is not None
-    close = keys * MERGES * MERGE_COST
+    close = keys * ((plan.most_merges or 0.0) * costs.merge if costs.formed is None else costs.formed)
     own, other = (plan.shared, plan.separate) if current == "slices" else (plan.separate, plan.shared)
     if close > close_limit:
         reason = f"merging an instance takes {close:.2g} s, more than the limit of {close_limit:.2g} s"

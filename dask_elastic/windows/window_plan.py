@@ -3,8 +3,8 @@
 Goal
     The plan with the least CPU time, from the windows and a few measured numbers, and an explanation of it.
 Heuristic
-    None: both costs are those of `dask_elastic.windows.cost_model`, in which slices are merged along the cheapest
-    consolidation plan.
+    Both costs are those of `dask_elastic.windows.cost_model`, in which slices are merged along the cheapest
+    consolidation plan, or by running merges where these are fewer; and what costs the same with either plan.
 Not done
     Slices for some windows and instances for others. The costs of state: with many keys, the plan with less of it may
     be faster than its CPU time says.
@@ -23,11 +23,15 @@ from typing import Literal, TypeAlias
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import MOST_TOTAL, is_number
-from dask_elastic.windows.consolidation import ConsolidationPlan, plan
+from dask_elastic.windows.consolidation import ConsolidationPlan, Pattern, plan
 from dask_elastic.windows.cost_model import sharing
+from dask_elastic.windows.unit_costs import UnitCosts
 from dask_elastic.windows.window import Window
 
 Partials: TypeAlias = Literal["slices", "instances"]
+
+RUNNING = 3
+"""How often running merges merge a slice: behind a middle, before it, and for a result."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,13 @@ class WindowLoad:
         CPU seconds to merge the partials of one key.
     keys : float
         Keys in a partial, K.
+    result_cost : float
+        CPU seconds to close an instance that has a partial of its own, per key.
+    formed_cost : float or None
+        CPU seconds to close an instance of slices, per key, if that is measured: in the place of `merge_cost`, since
+        slices may have fewer keys than instances.
+    other_cost : float
+        CPU seconds per row that do not depend on the plan: routing, hashing, evaluating columns.
 
     Raises
     ------
@@ -60,11 +71,43 @@ class WindowLoad:
     row_cost: float
     merge_cost: float
     keys: float
+    result_cost: float = 0.0
+    other_cost: float = 0.0
+    formed_cost: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if name == "formed_cost" and value is None:
+                continue
             if not (is_number(value) and 0 <= value <= MOST_TOTAL):
                 raise PlanningError(f"{name} is {value!r}: give a finite number, 0 or more.")
+
+
+def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0) -> WindowLoad:
+    """Return a load with measured costs.
+
+    Parameters
+    ----------
+    rows : float
+        Rows per second of event time.
+    keys : float
+        Keys in the result of an instance.
+    costs : UnitCosts
+        What rows, merges and results cost.
+    other : float
+        CPU seconds per row that do not depend on the plan.
+
+    Returns
+    -------
+    WindowLoad
+        The load.
+
+    Examples
+    --------
+    >>> window_load(rows=1000, keys=10, costs=UnitCosts(row=5e-8)).row_cost
+    5e-08
+    """
+    return WindowLoad(rows, costs.row, costs.merge, keys, costs.result, other, costs.formed)
 
 
 @dataclass(frozen=True)
@@ -85,6 +128,8 @@ class WindowPlan:
         CPU seconds per second of event time with slices and with instances; None if slices are not possible.
     merges, naive_merges : float or None
         Results merged per second of event time along the cheapest plan, and from slices alone.
+    most_merges : float or None
+        Results merged into the instance that needs most of them.
     """
 
     windows: tuple[EventWindow, ...]
@@ -95,6 +140,7 @@ class WindowPlan:
     separate: float | None = None
     merges: float | None = None
     naive_merges: float | None = None
+    most_merges: float | None = None
 
     @property
     def overlap(self) -> float:
@@ -219,18 +265,32 @@ def _consolidation(windows: tuple[EventWindow, ...], size: int) -> Consolidation
 def _cheaper(windows: tuple[EventWindow, ...], size: int, found: ConsolidationPlan, load: WindowLoad) -> WindowPlan:
     slice_seconds = size * 1e-6
     seconds = found.horizon * slice_seconds
-    cost = sharing(found, load.rows * slice_seconds, load.row_cost, load.merge_cost * load.keys)
+    rows = sharing(found, load.rows * slice_seconds, load.row_cost, 0.0)
+    other = load.rows * load.other_cost
+    forms = [(min(one.recipe.merges, _running(windows, size, one)), len(one.ends)) for one in found.patterns]
+    merges = math.fsum(count * times for count, times in forms) / seconds
+    results = found.formed / seconds * load.keys
+    merging = merges * load.keys * load.merge_cost if load.formed_cost is None else results * load.formed_cost
+    shared = rows.shared / seconds + merging + other
+    separate = rows.separate / seconds + results * load.result_cost + other
     overlap = math.fsum(window.length / window.frequency for window in windows)
     reason = "they cost less"
-    if not cost.pays:
+    if shared >= separate:
         reason = "no row is in two of them" if overlap <= 1 else "merging slices would cost more"
     return WindowPlan(
         windows,
         size,
-        "slices" if cost.pays else "instances",
+        "slices" if shared < separate else "instances",
         reason,
-        cost.shared / seconds,
-        cost.separate / seconds,
-        found.merges / seconds,
+        shared,
+        separate,
+        merges,
         found.naive_merges / seconds,
+        max(count for count, _ in forms),
     )
+
+
+def _running(windows: tuple[EventWindow, ...], size: int, pattern: Pattern) -> float:
+    """Return the merges of one instance by running merges, which merge each of its new slices some times."""
+    hops = [windows[position].frequency for position in pattern.recipe.windows]
+    return RUNNING * min(hops) / size

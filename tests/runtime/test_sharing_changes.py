@@ -11,11 +11,17 @@ import pytest
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeCopied, HomeMoved, MoveHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, ShareWindows, Stop
+from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.errors import JobEnded, PlanningError, UnknownOperator
+from dask_elastic.vocab.window_costs import WindowCosts
 
 SECOND = 1_000_000
+EXPENSIVE = WindowCosts(rows=1e4, batches=1, pairs=1e4, squares=1e8, adding=1e-3, products=10.0)._replace(
+    merged=1e3, merging=1.0, results=1e3, instances=1.0
+)
+"""Rows that cost 100 ns, and results of slices that cost 1 ms."""
 HOPPING = Windowing((EventWindow(0, 10 * SECOND, SECOND),), ("at",))
 NODES = {"a": 2, "b": 2}
 
@@ -28,18 +34,26 @@ class Job:
         self.record = coordinator.jobs["job"]
         self.sharing = coordinator.sharing
         self.now = 0.0
+        self.costs = EXPENSIVE
+        self.deaf = set()
         self.sharing.clock = lambda: self.now
 
     def report(self, seconds, rows, partials):
         """Report the event time, and the rows and partials of both executors together."""
         for node in range(2):
             values = {"event_time": int(seconds * SECOND), "rows": rows // 2, "open_windows": partials // 2}
+            values |= {"window_costs": self.costs, "service_rate": None}
             measures = [
-                self.fake.measure("op0", index, node, **values)
+                self.fake.measure("op0", index, node, separate=self.separate(index), **values)
                 for index, home in enumerate(self.record.spec.homes["op0"])
                 if home == node
             ]
             self.record.receive(node, self.fake.report(measures))
+
+    def separate(self, executor):
+        """The plan that an executor has been told."""
+        told = [call.separate for call in self.changes if call.executor == executor and executor not in self.deaf]
+        return bool(told) and told[-1]
 
     async def period(self, rows_per_second, keys=1000):
         """Let one period pass in which event time goes as fast as the clock."""
@@ -212,6 +226,58 @@ def test_windows_that_cannot_change_are_refused(run, windowing, error):
         assert job.changes == []
 
     run(test, windowing)
+
+
+def test_executor_that_missed_a_change_is_told_again(run):
+    async def test(job):
+        job.report(12.5, 0, 0)
+        await job.share("instances")
+        job.deaf = {1}
+        job.report(13, 0, 0)
+        await job.sharing.look()
+        assert len(job.changes) == 2, "the report may be older than the change"
+        await job.sharing.look()
+        assert [(call.executor, call.separate) for call in job.changes[2:]] == [(1, True)]
+        job.deaf = set()
+        job.report(14, 0, 0)
+        for _ in range(3):
+            await job.sharing.look()
+        assert len(job.changes) == 3
+
+    run(test)
+
+
+def test_executor_that_alone_has_changed_gets_the_plan_that_holds(run):
+    async def test(job):
+        job.report(12.5, 0, 0)
+        [away] = job.record.spec.homes["op0"][1:2]
+        address = job.record.spec.nodes[away]
+        job.scheduler.answers[address, part_calls.ChangeSharing] = PlanningError("the home has moved")
+        with pytest.raises((PlanningError, Relayed)):
+            await job.share("instances")
+        assert "op0" not in job.record.sharing
+        del job.scheduler.answers[address, part_calls.ChangeSharing]
+        job.deaf = {1}
+        job.report(13, 0, 0)
+        await job.sharing.look()
+        await job.sharing.look()
+        assert [(call.executor, call.separate) for call in job.changes[2:]] == [(0, False)]
+
+    run(test)
+
+
+def test_recent_costs_take_the_place_of_those_since_the_start(run):
+    async def test(job):
+        # Merging was expensive for long, and is cheap now.
+        cheap = WindowCosts(
+            rows=1e4, batches=1, pairs=1e4, adding=1e-2, merged=1e3, merging=1e-5, results=1e3, instances=1
+        )
+        for _ in range(6):
+            await job.period(rows_per_second=1)
+            job.costs = job.costs.plus(cheap)
+        assert job.changes == []
+
+    run(test)
 
 
 def test_unknown_modes_and_operators_are_refused(run):

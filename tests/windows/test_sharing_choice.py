@@ -6,19 +6,44 @@ import pytest
 
 from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.windows.sharing_choice import AGREEING, Agreement, SharingLoad, choose_sharing, kept_per_key
+from dask_elastic.windows.unit_costs import UnitCosts
 
 SECOND = 1_000_000
 HOPPING = Windowing((EventWindow(0, 60 * SECOND, 10 * SECOND),), ("at",))
 KEYS = 1000
+EXPENSIVE = UnitCosts(merge=1e-5)
+"""Merges that cost as much as adding hundreds of rows, such as those of Python objects."""
 
 
-def choice(rows, current="slices", **options):
-    return choose_sharing(HOPPING, SharingLoad(rows, KEYS * kept_per_key(HOPPING, current)), current, **options)
+def choice(rows, current="slices", costs=EXPENSIVE, other=0.0, **options):
+    load = SharingLoad(rows, KEYS * kept_per_key(HOPPING, current), costs, other)
+    return choose_sharing(HOPPING, load, current, **options)
 
 
 def test_many_rows_per_slice_share_and_few_do_not():
     assert choice(100_000, "instances").partials == "slices"
     assert choice(1, "slices").partials == "instances"
+
+
+def test_slices_are_kept_at_any_rate_if_closing_instances_costs_more_than_merging():
+    assert all(choice(10.0**power, costs=UnitCosts()).partials == "slices" for power in range(-3, 8))
+
+
+def test_plan_that_saves_little_of_all_work_is_not_taken():
+    assert choice(100_000, "instances").partials == "slices"
+    found = choice(100_000, "instances", other=1e-6)
+    assert found.partials == "instances"
+    assert found.reason == "the other plan saves less than 25%"
+
+
+def test_measured_keys_take_the_place_of_kept_partials():
+    load = SharingLoad(rows=1000, partials=10**9, costs=EXPENSIVE, keys=1.0)
+    assert choose_sharing(HOPPING, load, "slices").partials == "slices"
+
+
+@pytest.mark.parametrize("costs", [UnitCosts(merge=1.0, formed=1e-9), UnitCosts(merge=1e-9, formed=1.0)])
+def test_measured_results_of_slices_take_the_place_of_merges(costs):
+    assert choice(10_000, costs=costs).partials == ("slices" if costs.formed < 1e-6 else "instances")
 
 
 @pytest.mark.parametrize("current", ["slices", "instances"])

@@ -8,12 +8,18 @@ from hypothesis import strategies as st
 
 from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.window_costs import WindowCosts
 from dask_elastic.windows import hopping, session, tumbling
-from dask_elastic.windows.explanation import WindowMeasures, explain_windows
+from dask_elastic.windows.explanation import WindowMeasures, event_rows, explain_windows
+from dask_elastic.windows.unit_costs import PartMeasure, measured_costs
 from dask_elastic.windows.window_plan import WindowLoad, plan_windows, slice_length
 
 MINUTE = 60_000_000
 FIGURE_7 = Windowing(tuple(tumbling(f"{minutes}min") for minutes in (5, 10, 15, 20)), ("at",))
+MERGED = WindowCosts.of_batch(rows=10**6, pairs=10**6, seconds=0.05).plus(
+    WindowCosts(merged=4000, merging=4.0, results=1000, instances=1)
+)
+"""Rows that cost 50 ns, and results of slices that cost 4 ms."""
 LOAD = WindowLoad(rows=1000, row_cost=1e-6, merge_cost=1e-6, keys=10)
 
 
@@ -98,18 +104,54 @@ def test_explanation_has_the_plan_its_costs_and_what_is_measured():
     assert text.splitlines() == [
         "loans: 5min, 10min, 15min, 20min of at",
         "partials: of slices of 5min, which instances share (share='auto'); at most 4 per key",
-        "close: a slice is merged about 3 times, whatever the number of slices in an instance",
+        "close: 2 slices and shorter instances are merged into an instance at most, 4 slices without sharing of merges",
         "predicted: 0.002 CPU seconds per second, 0.008 with share=False",
+        "costs: E = 20 ns per row and instance, W = 4 instances per row; closing 30 ns per merged key of slices, "
+        "400 ns per result of instances; those of counts and sums, since nothing is measured yet",
         "measured: 100000 rows per second, 0.01 CPU seconds per second, 100 ns per row; 160000 bytes of partials",
     ]
 
 
 def test_explanation_tells_that_the_alternative_would_cost_less():
-    many_keys = WindowMeasures(rows=1, busy=0.01, state_bytes=10**9)
+    expensive = measured_costs([PartMeasure(None, MERGED)])
+    many_keys = WindowMeasures(rows=1, busy=0.01, state_bytes=10**9, costs=expensive)
     explained = str(explain_windows("loans", FIGURE_7, many_keys))
     assert "instances would cost less; Job.share('loans', 'instances') changes at once to them" in explained
     forced = replace(FIGURE_7, share=False)
     assert "share=True would cost less" in str(explain_windows("loans", forced, WindowMeasures(1e5, 0.01, 10**5)))
+
+
+def test_explanation_has_the_measured_costs_of_both_plans_at_the_pace_of_the_clock():
+    costs = measured_costs([PartMeasure(1e-6, MERGED)])
+    # The stream is replayed ten times as fast as it came.
+    measures = WindowMeasures(rows=1e5, busy=0.1, state_bytes=160_000, costs=costs, event_rows=1e4)
+    found = explain_windows("loans", FIGURE_7, measures)
+    lines = dict(line.split(": ", 1) for line in str(found).splitlines() if ": " in line)
+    results = 1000 * (1 / 300 + 1 / 600 + 1 / 900 + 1 / 1200)
+    # The batch of a million rows takes 0.1 ms of its own.
+    row = (0.05 - 1e-4) * 1e-6
+    other = 1e-6 - row
+    shared, separate = 1e4 * (other + row) + results * 4e-3, 1e4 * (other + 4 * row) + results * 4e-7
+    assert (found.plan.shared, found.plan.separate) == (pytest.approx(shared), pytest.approx(separate))
+    assert lines["predicted"] == f"{10 * shared:.3g} CPU seconds per second, {10 * separate:.3g} with share=False"
+    assert lines["costs"] == (
+        "E = 49.9 ns per row and instance, W = 4 instances per row; closing 4e+06 ns per result of slices, "
+        "400 ns per result of instances; 950 ns per row with either plan; "
+        "measured, except closing instances, as of counts and sums"
+    )
+    assert "T = 10000 per second of event time, K = 1000 keys per result" in lines["measured"]
+
+
+def test_rows_of_event_time_follow_from_closed_instances():
+    # An hour closes 12 + 6 + 4 + 3 instances.
+    assert event_rows(FIGURE_7, rows=7200, instances=25) == pytest.approx(2)
+    assert event_rows(FIGURE_7, rows=7200, instances=0) is None
+
+
+def test_running_merges_are_planned_where_they_are_fewer():
+    found = plan_windows(Windowing((hopping("1h", "1min"),), ("at",)), LOAD)
+    assert (found.merges * 60, found.naive_merges * 60) == (pytest.approx(3), pytest.approx(60))
+    assert found.most_merges == 3
 
 
 def test_explanation_tells_why_there_is_no_alternative():

@@ -24,6 +24,9 @@ class Sharing:
     >>> sharing.change(True, since=30)
     >>> sharing.separate(20), sharing.separate(30), sharing.separate(40)
     (False, True, True)
+    >>> sharing.change(False, since=90)
+    >>> sharing.planned
+    False
     """
 
     __slots__ = ("_changes", "_separate")
@@ -47,6 +50,11 @@ class Sharing:
             self._separate = separate
         else:
             self._changes.append((since, separate))
+
+    @property
+    def planned(self) -> bool:
+        """The choice that the last change makes, which may be for a later event time."""
+        return self._changes[-1][1] if self._changes else self._separate
 
     def standing(self) -> tuple[bool, tuple[tuple[int, bool], ...]]:
         """Return the present choice, and the times and choices of changes to come."""

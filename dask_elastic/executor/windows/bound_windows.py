@@ -10,8 +10,13 @@ import pyarrow as pa
 
 from dask_elastic.executor.windows.event_times import Times, timestamps
 from dask_elastic.state.slots import Column
+from dask_elastic.state.store import KeyedStore
+from dask_elastic.state.window_fields import window_fields
 from dask_elastic.topology.aggregates.bundle import Bundle
+from dask_elastic.topology.operators import Compute, select_columns
+from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import REVISION, WINDOW_START
+from dask_elastic.topology.windows.results import result_keys
 
 
 class BoundWindows(NamedTuple):
@@ -57,3 +62,43 @@ class BoundWindows(NamedTuple):
             columns.append(pa.array(numbers, mask=numbers < 0))
         columns += self.bundle.results(values).values()
         return pa.RecordBatch.from_arrays(columns, schema=self.results)
+
+
+def bind_windows(operator: Compute, merges: bool, store: KeyedStore, schema: pa.Schema) -> BoundWindows:
+    """Bind the aggregates of a windowed compute to its input, and declare their state.
+
+    Parameters
+    ----------
+    operator : Compute
+        The compute.
+    merges : bool
+        Whether partials are of slices, which are merged.
+    store : KeyedStore
+        Its state.
+    schema : Schema
+        The schema of the input.
+
+    Returns
+    -------
+    BoundWindows
+        What depends on the schema.
+
+    Raises
+    ------
+    SchemaMismatch, TopologyError
+        If a key, the time, or an aggregate does not fit the input.
+    """
+    windowing, aggregates = operator.windowing, operator.aggregates
+    assert windowing is not None
+    assert aggregates is not None
+    select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *windowing.time), operator.name)
+    bundle = Bundle(aggregates, schema)
+    keys = pa.schema([schema.field(key) for key in operator.keys])
+    store.declare(keys, [*bundle.fields, *window_fields(operator, merges)])
+    column = windowing.time[0]
+    kind = window_time_type(schema.field(column).type, column)
+    spans = {name: pa.int64() if name == REVISION else kind for name in windowing.output_columns}
+    shown = [keys.field(key) for key in result_keys(operator.keys)]
+    results = pa.schema([*shown, *map(pa.field, spans, spans.values()), *bundle.schema])
+    positions = [schema.get_field_index(key) for key in operator.keys]
+    return BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))

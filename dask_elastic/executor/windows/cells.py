@@ -57,6 +57,10 @@ class Assigned(NamedTuple):
     late: Mask | None
     of_instances: bool = False
 
+    def pairs(self, count: int) -> int:
+        """Return the number of pairs, given that of the rows."""
+        return count if self.rows is None else len(self.rows)
+
     def of_groups(self, located: Located) -> Numbers:
         """Return the cell of each group of pairs."""
         if self.cells is None:

@@ -13,10 +13,13 @@ from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.event_times import Times
 from dask_elastic.executor.windows.partials import Partials
+from dask_elastic.executor.windows.session_cells import SessionCells
 from dask_elastic.state.index import Slots
 from dask_elastic.state.slot_search import Found, Mask
-from dask_elastic.state.slots import Column
+from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.state.windows.instance_marks import has_mark, unmarked
+from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.vocab.window_side import WindowSide
 
 Values: TypeAlias = Callable[[int, int], list[Column]]
 """Returns the state of a range of results."""
@@ -25,7 +28,8 @@ Values: TypeAlias = Callable[[int, int], list[Column]]
 class Closing(NamedTuple):
     """Results to be: the position of a partial of each one's key, the instances, and the state of a range of them.
 
-    `expired` says which of the cells no later result needs.
+    `expired` says which of the cells no later result needs; `merged` is the number of keys of partials that are merged
+    into the results, 0 if these have a partial each.
     """
 
     firsts: npt.NDArray[np.intp]
@@ -33,6 +37,26 @@ class Closing(NamedTuple):
     ends: Times
     values: Values
     expired: Mask
+    merged: int = 0
+
+
+def touched(
+    bound: BoundWindows,
+    cells: EventCells | SessionCells,
+    until: int,
+    side: WindowSide | None,
+    arrays: SlotArrays,
+    window: slice,
+) -> Mask:
+    """Return the cells that may be of instances that end up to a time, or expire then."""
+    if isinstance(cells, SessionCells):
+        begun: Mask = arrays.values[bound.own][window] < until
+        return begun
+    ended: Mask = arrays.values[bound.own + 1][window] <= until
+    if side is None:
+        return ended
+    starts = arrays.values[bound.own][window]
+    return ended & cells.on_side(unmarked(starts), has_mark(starts), side)
 
 
 def closed_cells(bound: BoundWindows, found: Found, cells: EventCells, since: int, until: int) -> Closing:
@@ -83,7 +107,8 @@ def merged_slices(
     )
     firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
     expired = np.where(own, ends <= until, cells.expired(starts, ends, until))
-    return made._replace(firsts=firsts, expired=expired)
+    merged = 0 if own.all() else sum(len(groups.partials) for groups in parts)
+    return made._replace(firsts=firsts, expired=expired, merged=merged)
 
 
 def closed_instances(parts: list[tuple[int, int, int, Values]]) -> Closing:
@@ -113,6 +138,35 @@ def closed_instances(parts: list[tuple[int, int, int, Values]]) -> Closing:
         return found[0] if len(found) == 1 else [_joined(columns) for columns in zip(*found, strict=True)]
 
     return Closing(np.empty(0, np.intp), starts, ends, values_of, np.empty(0, np.bool_))
+
+
+def closing_costs(made: Closing | None, share: float, separate: bool, seconds: float) -> WindowCosts:
+    """Return what closing instances has cost.
+
+    Parameters
+    ----------
+    made : Closing or None
+        The results; None if there are none.
+    share : float
+        Of which share of the executor's shards they are.
+    separate : bool
+        Whether rows are added to instances: decides of what the partials are if there are no results.
+    seconds : float
+        The CPU seconds of closing them.
+
+    Returns
+    -------
+    WindowCosts
+        The costs.
+    """
+    if made is None or not len(made.starts):
+        return WindowCosts(closing=seconds) if separate else WindowCosts(merging=seconds)
+    # Results are in the order of ends and begins.
+    instances = share * (1 + np.count_nonzero((np.diff(made.starts) != 0) | (np.diff(made.ends) != 0)))
+    common = WindowCosts(results=len(made.starts), instances=instances)
+    if made.merged:
+        return common._replace(merged=made.merged, merging=seconds)
+    return common._replace(apart=len(made.starts), closing=seconds)
 
 
 def _joined(columns: tuple[Column, ...]) -> Column:

@@ -35,6 +35,11 @@ class RunningMerges:
     read : callable
         Returns the state of a slice, by its number.
 
+    Attributes
+    ----------
+    merged : int
+        The keys of all slices and merges that were merged so far.
+
     Examples
     --------
     >>> import pyarrow as pa
@@ -57,6 +62,7 @@ class RunningMerges:
         self._middle = 0
         self._behind: Merged | None = None
         self.end = 0
+        self.merged = 0
 
     def of(self, begin: int, end: int) -> Merged:
         """Return the state of an instance, which neither begins nor ends before the last one.
@@ -70,7 +76,7 @@ class RunningMerges:
             self._before, self._behind = {}, None
             self._middle = self.end = begin
         while self.end < end:
-            part = self._read(self.end)
+            part = self._counted(self.end)
             self._behind = part if self._behind is None else self._merge(self._behind, part)
             self.end += 1
         if begin > self._middle:
@@ -81,6 +87,7 @@ class RunningMerges:
             return self._behind
         for number in [number for number in self._before if number < begin]:
             del self._before[number]
+        self.merged += int(np.count_nonzero(first.present))
         return first if self._behind is None else self._merge(first, self._behind)
 
     def _turn(self, begin: int) -> None:
@@ -88,9 +95,14 @@ class RunningMerges:
         self._before, self._behind = {}, None
         merged: Merged | None = None
         for number in reversed(range(begin, self.end)):
-            part = self._read(number)
+            part = self._counted(number)
             merged = self._before[number] = part if merged is None else self._merge(part, merged)
         self._middle = self.end
+
+    def _counted(self, number: int) -> Merged:
+        part = self._read(number)
+        self.merged += int(np.count_nonzero(part.present))
+        return part
 
     def _merge(self, left: Merged, right: Merged) -> Merged:
         return merge(self._bundle, left, right)

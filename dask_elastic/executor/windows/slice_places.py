@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells, Numbers
+from dask_elastic.executor.windows.complete_instances import CompleteInstances
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
 from dask_elastic.executor.windows.running_merges import Merged, RunningMerges, merge
 from dask_elastic.routing.part_identity import part_checks, part_hashes
@@ -67,7 +69,7 @@ class SlicePlaces:
     slice may have several partials of a key, which are merged as any two.
 
     If the tables of the task have all of its slots, and a record is for all its shards, instances are closed without a
-    search: slices are read by the tables, and merged with `RunningMerges`.
+    search: slices are read by the tables, and merged with `RunningMerges` or `CompleteInstances`, whatever is cheaper.
 
     Parameters
     ----------
@@ -98,6 +100,8 @@ class SlicePlaces:
         self._slot_of: Slots = np.empty(0, np.intp)
         self._keys: pa.RecordBatch | None = None
         self._running: dict[int, RunningMerges] = {}
+        self._complete = CompleteInstances(cells.windows, cells.slice, cells.offset)
+        self._merged = 0
         # Since the slots of keys without rows were last looked for.
         self._expired = 0
         self._most_keys = 0
@@ -140,6 +144,7 @@ class SlicePlaces:
         earliest = int(numbers.min())
         for length in [length for length, running in self._running.items() if earliest < running.end]:
             del self._running[length]
+        self._complete.changed(earliest)
         if int(numbers.max()) - earliest <= _DENSE * len(numbers):
             distinct = np.flatnonzero(np.bincount(numbers - earliest)) + earliest
         else:
@@ -156,6 +161,7 @@ class SlicePlaces:
         """Note that slots may not be in the tables, or that slices have been changed other than by rows."""
         self._version = ()
         self._running.clear()
+        self._complete.forget()
 
     # closing
 
@@ -237,16 +243,35 @@ class SlicePlaces:
             return closed
         starts = self.starts(np.array(sorted(self._levels), np.int64))
         read = partial(self._slice, bound, shards)
-        for begin, end in self._cells.closing(starts, since, until):
-            running = self._running.setdefault(end - begin, RunningMerges(bound.bundle, read))
+        # Of those that end together, shorter ones come first, which longer ones may be merged from.
+        due = self._cells.closing(starts, since, until)
+        for begin, end in sorted(due, key=lambda instance: (instance[1], -instance[0])):
             first = (begin - self._cells.offset) // self._cells.slice
-            merged = running.of(first, first + (end - begin) // self._cells.slice)
+            last = first + (end - begin) // self._cells.slice
+            merged = self._instance(bound, first, last, read)
             keys = np.flatnonzero(merged.present)
+            self._complete.keep(first, last, merged, len(keys))
             closed.append(ClosedInstance(begin, end, keys, merged))
             self._most_keys = max(self._most_keys, len(keys))
             if len(keys) * _SPARSE < self._known.count:
                 self._skip = SKIPPED_CLOSES
-        return closed
+        return sorted(closed, key=lambda one: (one.end, one.begin))
+
+    def _instance(self, bound: BoundWindows, first: int, last: int, read: Callable[[int], Merged]) -> Merged:
+        """Return the state of an instance, merged at the least cost."""
+        if not self._complete.merges_running(first, last):
+            return self._complete.form(bound.bundle, first, last, read)
+        running = self._running.setdefault(last - first, RunningMerges(bound.bundle, read))
+        before = running.merged
+        merged = running.of(first, last)
+        self._merged += running.merged - before
+        return merged
+
+    def take_merged(self) -> int:
+        """Return the keys that have been merged since the last call."""
+        merged = self._merged + self._complete.merged
+        self._merged = self._complete.merged = 0
+        return merged
 
     def _slice(self, bound: BoundWindows, shards: Mask, number: int) -> Merged:
         """Return the partials of a slice by key."""
@@ -324,6 +349,7 @@ class SlicePlaces:
 
         The slots of other keys stay, though most may be empty just after a close.
         """
+        self._complete.closed((until - self._cells.offset) // self._cells.slice)
         expired = self._no_longer_needed(until)
         for number in expired:
             del self._levels[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -11,14 +12,16 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
-from dask_elastic.executor.windows.bound_windows import BoundWindows
+from dask_elastic.executor.windows.bound_windows import BoundWindows, bind_windows
 from dask_elastic.executor.windows.cells import Assigned, EventCells, Numbers
 from dask_elastic.executor.windows.closing import (
     Closing,
     closed_cells,
     closed_instances,
     closed_sessions,
+    closing_costs,
     merged_slices,
+    touched,
 )
 from dask_elastic.executor.windows.event_times import Times, timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
@@ -30,22 +33,18 @@ from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slot_search import Found, Mask
-from dask_elastic.state.slots import Column, SlotArrays
+from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.state.window_fields import NO_END, window_fields
-from dask_elastic.state.windows.instance_marks import has_mark, marked, unmarked
-from dask_elastic.topology.aggregates.bundle import Bundle
-from dask_elastic.topology.operators import Compute, select_columns
+from dask_elastic.state.window_fields import NO_END
+from dask_elastic.state.windows.instance_marks import has_mark, marked
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
-from dask_elastic.topology.windowing import (
-    WINDOW_END,
-    WINDOW_START,
-)
-from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
+from dask_elastic.vocab.window_costs import WindowCosts
 from dask_elastic.vocab.window_side import WindowSide
 
 Rows: TypeAlias = pa.RecordBatch | ChosenRows
@@ -66,6 +65,11 @@ class WindowLogic:
         The number of groups of the component's key space.
     emits : bool
         Whether the output is read.
+
+    Attributes
+    ----------
+    clock : callable or None
+        Returns the CPU seconds of the thread, by which the store's `window_costs` are measured; None not to measure.
     """
 
     def __init__(self, operator: Compute, store: KeyedStore, session: Session, groups: int, emits: bool):
@@ -75,7 +79,6 @@ class WindowLogic:
         self.windowing = operator.windowing
         self.cells = make_cells(operator.windowing)
         self._late: list[pa.RecordBatch] = []
-        self._aggregates = operator.aggregates
         self._store = store
         self._session = session
         self._known = KnownCells(store, session, groups, self.cells.places)
@@ -86,6 +89,9 @@ class WindowLogic:
             self._instances = EventCells(operator.windowing, separate=True)
         self._emits = emits
         self._bound: BoundWindows | None = None
+        self.clock: Callable[[], float] | None = None
+        self._separate = self._places is None
+        self._made: Closing | None = None
 
     def process(
         self,
@@ -131,10 +137,13 @@ class WindowLogic:
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
+            began, count = self._began(), rows.num_rows
             assigned = self._assigned(times, BEGINNING if reached is None else reached, separate, side)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
+            self._separate = separate or side is not None or self._places is None
+            self._note(WindowCosts.of_batch(count, assigned.pairs(count), self._began() - began))
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task
@@ -348,14 +357,21 @@ class WindowLogic:
         list of RecordBatch
             The results.
         """
+        began, self._made = self._began(), None
+        outputs, share = self._fired(batch, policy)
+        self._note(closing_costs(self._made, share, self._separate, self._began() - began))
+        return outputs
+
+    def _fired(self, batch: Batch, policy: ErrorPolicy) -> tuple[list[pa.RecordBatch], float]:
+        """Close instances; returns the results, and for which share of all shards."""
         record = batch.record
         assert isinstance(record, TimersDue)
         if record.event is None or self._store.key_schema is None:
-            return []
+            return [], 0.0
         described = (batch.rows.schema.metadata or {}).get(INPUT_SCHEMA)
         if described is None:
             # No row had arrived before the record.
-            return []
+            return [], 0.0
         bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
         shards = np.zeros(self._store.shards, np.bool_)
         shards[batch.rows.column(0).to_numpy()] = True
@@ -365,23 +381,28 @@ class WindowLogic:
             if batch.side is None:
                 outputs = self._closed_by_places(bound, self._places, shards, since, record.event, policy)
             if outputs is not None:
-                return outputs
+                return outputs, float(shards.mean())
             self._places.forget()
-        touched = partial(self._touched, bound, record.event, batch.side)
+        return self._closed_by_search(bound, shards, since, record.event, batch.side, policy), float(shards.mean())
+
+    def _closed_by_search(
+        self, bound: BoundWindows, shards: Mask, since: int, until: int, side: WindowSide | None, policy: ErrorPolicy
+    ) -> list[pa.RecordBatch]:
+        in_question = partial(touched, bound, self.cells, until, side)
         while True:
-            found = self._session.read(touched, shards)
+            found = self._session.read(in_question, shards)
             if not len(found.slots):
                 return []
-            made = self._closing(bound, found, since, record.event)
+            self._made = made = self._closing(bound, found, since, until)
             keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
             if keys is not None:
                 break
         outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
         while not self._session.remove(found, made.expired):
-            found = self._session.read(touched, shards)
-            made = self._closing(bound, found, since, record.event)
+            found = self._session.read(in_question, shards)
+            made = self._closing(bound, found, since, until)
         if self._places is not None:
-            self._places.expired(record.event, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
+            self._places.expired(until, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
         if made.expired.any() and (self._places is None or has_mark(found.values[bound.own]).any()):
             self._session.tidy()
         return outputs
@@ -394,27 +415,15 @@ class WindowLogic:
         if closed is None:
             return None
         outputs: list[pa.RecordBatch] = []
+        made = closed_instances([(one.begin, one.end, len(one.keys), one.values) for one in closed])
         if closed and self._emits:
             keys = places.keys_of(closed)
             if keys is None:
                 return None
-            made = closed_instances([(one.begin, one.end, len(one.keys), one.values) for one in closed])
             outputs = self._results(bound, made, keys, policy) if keys.num_rows else []
         places.remove(bound, shards, until)
+        self._made = made._replace(merged=places.take_merged())
         return outputs
-
-    def _touched(
-        self, bound: BoundWindows, until: int, side: WindowSide | None, arrays: SlotArrays, window: slice
-    ) -> Mask:
-        """Return the cells that may be of instances that end up to a time, or expire then."""
-        if isinstance(self.cells, SessionCells):
-            begun: Mask = arrays.values[bound.own][window] < until
-            return begun
-        ended: Mask = arrays.values[bound.own + 1][window] <= until
-        if side is None:
-            return ended
-        starts = arrays.values[bound.own][window]
-        return ended & self.cells.on_side(unmarked(starts), has_mark(starts), side)
 
     def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> Closing:
         if isinstance(self.cells, SessionCells):
@@ -441,15 +450,15 @@ class WindowLogic:
         return policy.run(self.operator.name, run, rows)
 
     def _bind(self, schema: pa.Schema) -> BoundWindows:
-        operator = self.operator
-        select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
-        bundle = Bundle(self._aggregates, schema)
-        keys = pa.schema([schema.field(key) for key in operator.keys])
-        self._store.declare(keys, [*bundle.fields, *window_fields(operator, self.cells.merges)])
-        times = {name: schema.field(name).type for name in self.windowing.time}
-        bounds = bound_columns(self.windowing, times, operator.name)
-        shown = [keys.field(key) for key in result_keys(operator.keys)]
-        results = pa.schema([*shown, *map(pa.field, bounds, bounds.values()), *bundle.schema])
-        positions = [schema.get_field_index(key) for key in operator.keys]
-        self._bound = BoundWindows(schema, bundle, positions, results, bounds[WINDOW_START], len(bundle.fields))
+        self._bound = bind_windows(self.operator, self.cells.merges, self._store, schema)
         return self._bound
+
+    # costs
+
+    def _began(self) -> float:
+        return 0.0 if self.clock is None else self.clock()
+
+    def _note(self, costs: WindowCosts) -> None:
+        if self.clock is not None:
+            costs_of, task = self._store.window_costs, self._session.task
+            costs_of[task] = costs.plus(costs_of.get(task, ()))

@@ -8,7 +8,8 @@ import numpy as np
 
 from dask_elastic.runtime.protocol.job_description import JobDescription, SharingStatus
 from dask_elastic.topology.windowing import Windowing
-from dask_elastic.windows.explanation import WindowExplanation, WindowMeasures, explain_windows
+from dask_elastic.windows.explanation import WindowExplanation, WindowMeasures, event_rows, explain_windows
+from dask_elastic.windows.unit_costs import measured_costs
 from dask_elastic.windows.window_plan import Partials
 
 
@@ -54,5 +55,12 @@ def _explained(
     if not parts:
         return explain_windows(operator, windowing, None, current)
     rows, busy = sum(part.throughput for part in parts), sum(part.busy for part in parts)
-    measured = WindowMeasures(rows, busy, sum(part.state_bytes for part in parts))
+    costs = measured_costs([part.window_measure for part in parts])
+    measured = WindowMeasures(
+        rows,
+        busy,
+        sum(part.state_bytes for part in parts),
+        costs,
+        event_rows(windowing, costs.rows, costs.instances),
+    )
     return explain_windows(operator, windowing, measured, current)

@@ -9,6 +9,8 @@ from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.windows.unit_costs import PartMeasure
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class ExecutorReport:
         What became of the rows of an operator with windows.
     open_windows : int or None
         Its open instances, or slices of instances, counted per key.
+    window_costs : WindowCosts or None
+        What the partial results of its windows have cost so far; None if that is not measured.
+    separate : bool
+        Whether rows of its windows are added to instances, or will be once a change has come into effect.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -96,6 +102,13 @@ class ExecutorReport:
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
+    window_costs: WindowCosts | None = None
+    separate: bool = False
+
+    @property
+    def window_measure(self) -> PartMeasure:
+        """What the cost model of windows takes of these measures."""
+        return PartMeasure(1 / self.service_rate if self.service_rate else None, self.window_costs)
 
 
 @dataclass(frozen=True)

@@ -212,8 +212,8 @@ def encode_message(message: m.ToRemote | m.ToHome, encoder: Encoder, buffers: Bu
             fields = [task, through, encoder.rows(state, buffers), token, shard]
         case m.Label(task, shard, stays):
             fields = [task, shard, stays]
-        case m.Done(task, number, busy, waited, counts):
-            fields = [task, number, busy, waited, list(counts)]
+        case m.Done(task, number, busy, waited, counts, costs):
+            fields = [task, number, busy, waited, list(counts), list(costs)]
         case m.LabelReturned(task, shard, through, state):
             fields = [task, shard, through, encoder.rows(state, buffers)]
         case m.FlushRequest(task, token, shard):
@@ -237,7 +237,7 @@ _FIELDS: dict[str, tuple[tuple[type, ...], ...]] = {
     "Outputs": (_WHOLE, _WHOLE, (list,)),
     "Flush": (_WHOLE, _WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "Label": (_WHOLE, _WHOLE, (bool,)),
-    "Done": (_WHOLE, _WHOLE, _REAL, _REAL, (list,)),
+    "Done": (_WHOLE, _WHOLE, _REAL, _REAL, (list,), (list,)),
     "LabelReturned": (_WHOLE, _WHOLE, _WHOLE, _WHOLE),
     "FlushRequest": (_WHOLE, _WHOLE, _WHOLE),
 }
@@ -273,7 +273,7 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
         case "LabelReturned":
             return m.LabelReturned(fields[0], fields[1], fields[2], decoder.rows(fields[3], take))
         case "Done":
-            return m.Done(fields[0], fields[1], fields[2], fields[3], _integers(kind, fields[4]))
+            return m.Done(*fields[:4], _integers(kind, fields[4]), _reals(kind, fields[5]))
     made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)
     return made
 
@@ -287,6 +287,12 @@ def _integers(kind: str, numbers: Sequence[Any]) -> tuple[int, ...]:
     if not all(isinstance(number, int) for number in numbers):
         raise ProtocolError(f"a message {kind!r} has the numbers {numbers[:8]!r}, which are not all integers")
     return tuple(numbers)
+
+
+def _reals(kind: str, numbers: Sequence[Any]) -> tuple[float, ...]:
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise ProtocolError(f"a message {kind!r} has the numbers {numbers[:8]!r}, which are not all numbers")
+    return tuple(map(float, numbers))
 
 
 def pack(headers: list[tuple[Header, int]], stamp: m.Stamp) -> bytes:

@@ -99,6 +99,8 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         state_on_disk=measure.state_on_disk,
         windows=measure.windows,
         open_windows=measure.open_windows,
+        window_costs=measure.window_costs,
+        separate=measure.separate,
     )
 
 

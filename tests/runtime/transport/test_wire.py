@@ -48,6 +48,7 @@ MESSAGES = [
     m.Outputs(1, 2, ()),
     m.Outputs(1, 2, (Delivery(TARGET, Batch(FLAT, None, 0.5)), Delivery(TARGET, Batch(WORDS, HASHES, 0.5)))),
     m.Done(1, 2, 0.25),
+    m.Done(1, 2, 0.25, 0.5, (3, 0, 1, 0, 0), (3.0, 1.0, 0.25)),
     m.Flush(1, -1, None, 7),
     m.Flush(1, 5, NESTED, -1),
     m.LabelReturned(1, 2, 7, None),

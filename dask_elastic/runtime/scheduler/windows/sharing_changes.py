@@ -7,7 +7,8 @@ import logging
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any, get_args
 
 from dask_elastic.migration.strategy import MERGING_AT_TIMES
@@ -22,7 +23,9 @@ from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.errors import ElasticError, JobEnded, PlanningError
+from dask_elastic.vocab.window_costs import WindowCosts
 from dask_elastic.windows.sharing_choice import Agreement, SharingLoad, choose_sharing
+from dask_elastic.windows.unit_costs import PartMeasure, completed, measured_costs
 from dask_elastic.windows.window_plan import Partials
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -106,9 +109,27 @@ class SharingChanges:
                 kept = options.strategy(summary.name) in MERGING_AT_TIMES
                 if windowing is not None and windowing.share == AUTO and windowing.shares and not kept:
                     try:
+                        await self._repeat(record, summary.name, windowing)
                         await self._look_at(record, summary.name, windowing)
                     except Exception:  # whatever it is, other computes and jobs are looked at
                         logger.exception("job %r: the plan of windows of %s", record.name, summary.name)
+
+    async def _repeat(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
+        """Repeat the last change for executors that lack it: their homes had not answered, or had been moving."""
+        watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
+        status = _status(record, operator)
+        lacking = watch.lacking(_reports(record, operator), status.partials == "instances")
+        if not lacking:
+            return
+        async with record.changing[operator, -1]:
+            if _status(record, operator) != status:
+                return
+            logger.info("job %r: %s of %s again to %s", record.name, lacking, operator, status.partials)
+            try:
+                await self._change(record, windowing, status, status.partials, status.reason, lacking)
+            except (ElasticError, Relayed) as error:
+                cause = load_error(error.data) if isinstance(error, Relayed) else error
+                logger.warning("job %r: %s lacks %s in part: %s", record.name, operator, status.partials, cause)
 
     async def _look_at(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
         watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
@@ -129,12 +150,18 @@ class SharingChanges:
                 logger.warning("job %r: %s keeps its %s: %s", record.name, operator, status.partials, cause)
 
     async def _change(
-        self, record: JobRecord, windowing: Windowing, status: SharingStatus, partials: str, reason: str
+        self,
+        record: JobRecord,
+        windowing: Windowing,
+        status: SharingStatus,
+        partials: str,
+        reason: str,
+        executors: Collection[int] | None = None,
     ) -> SharingStatus:
         """Have all executors change at the same event time, which none is known to have reached; returns the status.
 
-        If one does not answer, the others may have changed. Results do not depend on it, and the next change, or a
-        restart, is for all of them.
+        If one does not answer, the others may have changed. Results do not depend on it; the executors whose reports
+        say so then get the plan that holds once more. With `executors`, only these change.
 
         Raises
         ------
@@ -149,8 +176,14 @@ class SharingChanges:
                 address, part_calls.ChangeSharing(*generation, operator, index, partials == "instances", since)
             )
             for index, address in homes(record, operator, None)
+            if executors is None or index in executors
         ]
-        reached = await asyncio.gather(*calls)
+        # All are awaited, so that no call arrives after those of a later change.
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        reached = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not record.runs(generation.generation):
             raise PlanningError(f"job {record.name!r} was restarted while {operator!r} changed to {partials}")
         late = sum(since is not None and time is not None and time >= since for time in reached)
@@ -187,8 +220,17 @@ class _Watch:
         longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
         self._period = min(max(longest * 1e-6, LEAST_PERIOD), MOST_PERIOD)
         self._last: tuple[float, int, int] | None = None
+        self._costs: dict[int, WindowCosts] = {}
         self.agreement = Agreement()
         self.within_a_report = 0
+        self._lacking: set[int] = set()
+
+    def lacking(self, parts: list[ExecutorReport], separate: bool) -> set[int]:
+        """Return the executors that reported another plan at this call and the last one: one may precede a change."""
+        other = {part.executor for part in parts if part.separate is not separate}
+        lacking = other & self._lacking
+        self._lacking = other - lacking
+        return lacking
 
     def load(self, parts: list[ExecutorReport], now: float) -> SharingLoad | None:
         """Return what was measured since the last call, once a period; None before its end, and without progress."""
@@ -199,6 +241,7 @@ class _Watch:
         rows, partials = sum(part.rows for part in parts), sum(part.open_windows or 0 for part in parts)
         if self._last is None:
             self._last = now, rows, min(known)
+            self._recent(parts)
             return None
         at, before, reached = self._last
         if now - at < self._period or min(known) <= reached or rows < before:
@@ -206,7 +249,23 @@ class _Watch:
         seconds = (min(known) - reached) * 1e-6
         self.within_a_report = round(2e6 * seconds / (now - at))
         self._last = now, rows, min(known)
-        return SharingLoad((rows - before) / seconds, partials)
+        costs, since_start = (
+            measured_costs(self._recent(parts)),
+            measured_costs([part.window_measure for part in parts]),
+        )
+        units = completed(costs.units, since_start.units)
+        return SharingLoad((rows - before) / seconds, partials, units, costs.other, costs.keys)
+
+    def _recent(self, parts: list[ExecutorReport]) -> list[PartMeasure]:
+        """Return what was measured since the last call; since the start of executors that are new at their homes."""
+        found = []
+        for part in parts:
+            total, before = part.window_costs, self._costs.get(part.executor)
+            recent = None if total is None or before is None else total.since(before)
+            found.append(part.window_measure._replace(costs=total if recent is None else recent))
+            if total is not None:
+                self._costs[part.executor] = total
+        return found
 
 
 def changing_windowing(record: JobRecord, operator: str) -> Windowing:
@@ -246,6 +305,7 @@ def _check_runs(record: JobRecord) -> None:
         raise PlanningError(f"job {record.name!r} is {status}: try again when it runs")
 
 
+@lru_cache(maxsize=256)
 def _windowing(pickled: bytes | None) -> Windowing | None:
     if pickled is None:
         return None

@@ -1,0 +1,100 @@
+"""What the partial results of windows have cost, as sums from which the costs of a row and of a merge follow."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class WindowCosts(NamedTuple):
+    """Sums over the work of tasks that keep partial results of windows; those of several tasks add up.
+
+    Parameters
+    ----------
+    rows, batches, pairs, squares : float
+        Rows and batches that were added; pairs of a row and a partial that it was added to; the squares of each batch's
+        pairs.
+    adding, products : float
+        CPU seconds of adding them, and each batch's seconds times its pairs: with `squares`, what a least-squares fit
+        needs to tell the cost of a batch from that of a pair.
+    merged, merging : float
+        Keys of partials and of shorter instances that were merged into instances of slices, and the CPU seconds.
+    apart, closing : float
+        Results of instances that had a partial of their own, without slices, and the CPU seconds of closing them.
+    results, instances : float
+        Results of closed instances; and these instances, each as the share of the executor's shards that closed it.
+
+    Examples
+    --------
+    >>> total = WindowCosts.of_batch(1, pairs=2, seconds=0.5).plus(WindowCosts.of_batch(2, 4, 0.7))
+    >>> total.rows, total.batches, total.pairs, total.squares, round(total.adding, 3)
+    (3.0, 2.0, 6.0, 20.0, 1.2)
+    """
+
+    rows: float = 0.0
+    batches: float = 0.0
+    pairs: float = 0.0
+    squares: float = 0.0
+    adding: float = 0.0
+    products: float = 0.0
+    merged: float = 0.0
+    merging: float = 0.0
+    apart: float = 0.0
+    closing: float = 0.0
+    results: float = 0.0
+    instances: float = 0.0
+
+    @classmethod
+    def of_batch(cls, rows: int, pairs: int, seconds: float) -> WindowCosts:
+        """Return the sums of one batch.
+
+        Parameters
+        ----------
+        rows : int
+            Its rows.
+        pairs : int
+            Pairs of a row and a partial.
+        seconds : float
+            The CPU seconds of adding them.
+        """
+        return cls(float(rows), 1.0, float(pairs), float(pairs) * pairs, seconds, seconds * pairs)
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of all of it."""
+        return self.adding + self.merging + self.closing
+
+    def plus(self, other: tuple[float, ...]) -> WindowCosts:
+        """Return the sums; `other` has the same fields, or none.
+
+        Parameters
+        ----------
+        other : tuple of float
+            Other sums.
+
+        Returns
+        -------
+        WindowCosts
+            The sums of both.
+        """
+        return WindowCosts(*(one + two for one, two in zip(self, other, strict=True))) if other else self
+
+    def since(self, before: WindowCosts) -> WindowCosts | None:
+        """Return the sums since an earlier moment; None if they have begun anew in the meantime.
+
+        Parameters
+        ----------
+        before : WindowCosts
+            The sums then.
+
+        Returns
+        -------
+        WindowCosts or None
+            The differences.
+
+        Examples
+        --------
+        >>> WindowCosts(batches=3).since(WindowCosts(batches=1)).batches
+        2
+        """
+        found = WindowCosts(*(now - then for now, then in zip(self, before, strict=True)))
+        return None if min(found) < 0 else found
