@@ -7,8 +7,9 @@ threads no result crosses. A component has one executor with one core. One that 
 with two, so that it may use both cores, as the four components apart do.
 
 Prints one JSON line per setting: seconds, rows per second, CPU seconds of the workers, and how many times as long, and
-as much CPU time, the job takes without fusion. All are differences between a job and one of a quarter of its rows, which
-has all keys: neither the start nor the first rows of the keys count. The settings alternate; medians of the rounds count.
+as much CPU time, the job takes without fusion. All are differences between a job and one of a quarter of its rows,
+which has all keys: neither the start nor the first rows of the keys count. The settings alternate; medians of the
+rounds count.
 
     python benchmarks/fusion.py [--batch 200 20000] [--workers 2 1] [--seconds 6] [--rounds 3] [--keys 100000]
 """
