@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -60,20 +61,18 @@ class Emitter:
         self._spaces = spaces
         self._sink_instance = sink_instance
         self._doors: dict[Exit, _Door] = {}
-        self._behind: dict[str, list[_Step]] = {}
+        # What reads the results of each fused compute, and what reads the rows that came too late for its windows.
+        self._behind: dict[str, _Readers] = {}
         self.edge_rows = dict.fromkeys(edges(component, outputs), 0)
-        steps = self._steps_of(outputs)
-        self._late: list[_Step] = [
-            step for step in steps if not isinstance(step, _Door) and isinstance(step[0], LateRows)
-        ]
-        self._steps = [step for step in steps if step not in self._late]
+        self._steps, self._late = _Readers.among(self._steps_of(outputs))
 
     def _steps_of(self, outputs: tuple[Branch | Exit, ...]) -> list[_Step]:
         return [self._door(o) if isinstance(o, Exit) else self._branch(o) for o in outputs]
 
     def _branch(self, branch: Branch) -> _Step:
         operator, then = branch.operator, self._steps_of(branch.then)
-        self._behind[operator.name] = then
+        if isinstance(operator, Compute):
+            self._behind[operator.name] = _Readers.among(then)
         return (self._fused[operator.name] if isinstance(operator, Compute) else operator), then
 
     def _door(self, exit_: Exit) -> _Door:
@@ -131,7 +130,7 @@ class Emitter:
         self._follow(self._steps, batches, self.component, batch.stamp, deliveries)
         # Rows of each compute reach only later ones.
         for name, fused in self._fused.items():
-            self._follow(self._behind[name], fused.fire(batch), name, batch.stamp, deliveries)
+            self._follow(self._behind[name].results, fused.fire(batch), name, batch.stamp, deliveries)
         return deliveries
 
     def _follow(
@@ -153,6 +152,9 @@ class Emitter:
                     self.edge_rows[producer, operator.name] += part.num_rows
                     if isinstance(operator, FusedCompute):
                         made = operator.process(part, producer)
+                        then, late = self._behind[operator.name]
+                        if late:
+                            self._follow(late, operator.take_late(), operator.name, stamp, deliveries)
                     else:
                         made = self.error_policy.run(operator.name, _on_range(operator.apply, part), part)
                     self._follow(then, made, operator.name, stamp, deliveries)
@@ -183,6 +185,18 @@ class _Door:
 
 
 _Step = _Door | tuple[Stateless | FusedCompute, list["_Step"]]
+
+
+class _Readers(NamedTuple):
+    """What follows a compute: readers of its results, and of the rows that came too late for its windows."""
+
+    results: list[_Step]
+    late: list[_Step]
+
+    @classmethod
+    def among(cls, steps: list[_Step]) -> _Readers:
+        late = [step for step in steps if not isinstance(step, _Door) and isinstance(step[0], LateRows)]
+        return cls([step for step in steps if step not in late], late)
 
 
 def sliced(rows: pa.RecordBatch) -> Sequence[pa.RecordBatch]:

@@ -39,5 +39,4 @@ def read_state(
     if store.input_schema is None or store.key_schema is None:
         return None
     keys, values = store.rows(shards)
-    event_time = store.event_time if isinstance(store, PrimaryState) else None
-    return state_table(operator, store.input_schema, keys, values, now, event_time)
+    return state_table(operator, store.input_schema, keys, values, now, store.event_time)

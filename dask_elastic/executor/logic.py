@@ -157,6 +157,9 @@ def _key_columns(rows: pa.RecordBatch | ChosenRows, positions: list[int], locate
     if isinstance(rows, ChosenRows):
         return [rows.column_at(position, located.first) for position in positions]
     columns = [rows.column(position) for position in positions]
+    if located.grouping.single:
+        # The compute before has made the columns, and nothing else.
+        return columns
     # If no key repeats, the rows are those of the keys, and most small columns need no copy.
     if len(located) == rows.num_rows and all(map(is_light, columns)):
         return columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +33,12 @@ class TimerScenario(Scenario):
     def components_of(self, batches: list[pa.RecordBatch], shards: int) -> tuple[Component, ...]:
         return build_components(make_topology(batches, shards, self.place), pairs_of(self.place))
 
-    def build(self) -> TimerSimulation:
-        random = np.random.default_rng(self.seed)
-        batches = make_batches(random, int(random.integers(4, 14)))[: self.batches]
-        shards = int(random.integers(4, 17))
-        options = WorldOptions(
+    def batches_of(self, random: np.random.Generator) -> list[pa.RecordBatch]:
+        return make_batches(random, int(random.integers(4, 14)))
+
+    def options(self, random: np.random.Generator) -> WorldOptions:
+        """Return the options of the world, all that its own draws decide, and the columns with which it is compared."""
+        return WorldOptions(
             window=int(random.choice([400, 3000, 2**20])),
             row_seconds=float(random.choice([0.0001, 0.001])),
             limits=ExecutorLimits(
@@ -45,13 +47,27 @@ class TimerScenario(Scenario):
             check=True,
             order=("key", "number"),
             repeats=0.1 if self.outages else 0.0,
-            event_time="due",
-            tick=0.05,
+            **self.clocks,
         )
+
+    @property
+    def clocks(self) -> dict[str, Any]:
+        """The column with the event time of outputs, and the seconds between ticks of processing time."""
+        return {"event_time": "due", "tick": 0.05}
+
+    def simulation(
+        self, world: World, batches: list[pa.RecordBatch], disturber: Disturber, shards: int
+    ) -> TimerSimulation:
+        return TimerSimulation(world, batches, disturber, shards, self.place)
+
+    def build(self) -> TimerSimulation:
+        random = np.random.default_rng(self.seed)
+        batches = self.batches_of(random)[: self.batches]
+        shards = int(random.integers(4, 17))
+        options = self.options(random)
         world = World(self.components_of(batches, shards), self._placement(random), random, options)
         self._take_checkpoints(world)
-        disturber = Disturber(world, self.drawn().disturbances or ())
-        return TimerSimulation(world, batches, disturber, shards, self.place)
+        return self.simulation(world, batches, Disturber(world, self.drawn().disturbances or ()), shards)
 
     def _placement(self, random: np.random.Generator) -> Placement:
         homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 3))) if self.outages else (3, 0)
@@ -88,7 +104,7 @@ class TimerScenario(Scenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
         restored.schedule.now = world.now
-        return TimerSimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.place)
+        return self.simulation(restored, first.batches, Disturber(restored, ()), first.shards)
 
     def run(self) -> TimerSimulation:
         """Run it to the end, and continue from each complete checkpoint."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
+from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.typed_stream import TypedStream
 from dask_elastic.executor.logic import AggregateLogic, FiringLogic, Logic, make_firing, make_logic
 from dask_elastic.executor.windows.count_logic import CountLogic
@@ -25,6 +26,7 @@ from dask_elastic.state.index import Slots
 from dask_elastic.state.session import Located
 from dask_elastic.topology.component import Branch, Component, Exit, Output
 from dask_elastic.topology.operators import Compute, MapOperator
+from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch
@@ -74,7 +76,7 @@ class FusedCompute:
         self._store = store.behind(operator.name)
         self._session = self._store.session(task)
         groups = space.groups
-        self._logic = logic = make_logic(operator, self._store, self._session, bool(branch.then), groups)
+        self._logic = logic = make_logic(operator, self._store, self._session, _is_read(branch), groups)
         self._windows = logic if isinstance(logic, WindowLogic | SessionLogic | CountLogic) else None
         self._firing: FiringLogic | None
         if isinstance(logic, WindowLogic | SessionLogic):
@@ -154,6 +156,8 @@ class FusedCompute:
         if self._windows is not None:
             # What a state record fires comes before its event time: the results are as late as those of rows before it.
             process = partial(self._windows.process, reached=batch.reached, settled=batch.settled)
+        elif isinstance(self._logic, FunctionLogic):
+            process = partial(self._logic.process, reached=batch.reached)
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             if start == 0 and stop == fitted.num_rows:
@@ -165,6 +169,10 @@ class FusedCompute:
         if before is not None and self._links and isinstance(own, AggregateLogic) and own.located is not None:
             self._link.note(before, own.located)
         return results
+
+    def take_late(self) -> list[pa.RecordBatch]:
+        """Return the rows since the last call that came too late for its windows, or have no time."""
+        return [] if self._windows is None else self._windows.take_late()
 
     @property
     def _links(self) -> bool:
@@ -233,6 +241,11 @@ class FusedCompute:
     def close(self) -> None:
         """End the task's session with the store."""
         self._session.close()
+
+
+def _is_read(branch: Branch) -> bool:
+    """Return whether something reads the results of a compute, apart from rows that come too late for its windows."""
+    return any(not (isinstance(then, Branch) and isinstance(then.operator, LateRows)) for then in branch.then)
 
 
 def fused_computes(

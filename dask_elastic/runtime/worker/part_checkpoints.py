@@ -198,9 +198,9 @@ class PartCheckpoints:
             into.input_schema = restored.input_schema
             times.append(restored.event_time)
             self.keeper.restore(ExecutorId(operator.name, executor.index), restored.chain)
-        known = [time for time in times if time is not None]
-        # Of computes that ran apart: what one of them has not closed is closed again.
-        store.event_time = min(known) if known and len(known) == len(times) else None
+        # Computes that ran apart had all got the same watermark before the barrier, and each notes only those at which
+        # it has something to do: none, or earlier ones. By the newest no row is late that would not have been late.
+        store.event_time = max((time for time in times if time is not None), default=None)
         store.track_dirty = True
 
     def position(self, source: ExecutorId) -> SourcePosition:

@@ -42,6 +42,11 @@ class FusedStore(KeyedStore):
         self.row_counts = first.row_counts
 
     @property
+    def event_time(self) -> int | None:
+        """The event time of the component's last state record at its home; None elsewhere, and before the first."""
+        return getattr(self._first, "event_time", None)
+
+    @property
     def owner_version(self) -> object:
         """Replaced whenever `owner` changes: by the first store."""
         return self._first.owner_version

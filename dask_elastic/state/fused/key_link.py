@@ -28,6 +28,8 @@ class KeyLink:
         self._session = session
         self._layouts = _UNKNOWN, _UNKNOWN
         self._slots: Slots = np.empty(0, np.intp)
+        # All slots below this number are known, and the same in both stores: mostly both get their keys in one order.
+        self._alike = 0
 
     def located(self, before: Located, again: Again) -> Located | None:
         """Return the keys of rows, each of another key; None if some are not known.
@@ -40,14 +42,18 @@ class KeyLink:
             As for `Session.locate_at`.
         """
         slots = before.slots
-        if self._layouts[0] != before.layout or not len(slots) or int(slots.max()) >= len(self._slots):
+        if self._layouts[0] != before.layout or not len(slots):
             return None
-        own = self._slots.take(slots)
-        if own.min() < 0:
+        greatest = int(np.maximum.reduce(slots))
+        if greatest < self._alike:
+            own = slots
+        elif greatest >= len(self._slots):
             return None
-        count = len(own)
-        grouping = Grouping(np.arange(count), count, np.ones(count, np.intp))
-        return self._session.locate_at(own, self._layouts[1], grouping, again)
+        else:
+            own = self._slots.take(slots)
+            if np.minimum.reduce(own) < 0:
+                return None
+        return self._session.locate_at(own, self._layouts[1], Grouping.of_single_rows(len(own)), again)
 
     def note(self, before: Located, found: Located) -> None:
         """Note where keys are that were looked up.
@@ -62,10 +68,21 @@ class KeyLink:
             return
         if self._layouts != (before.layout, found.layout):
             self._layouts = before.layout, found.layout
-            self._slots = np.empty(0, np.intp)
+            self._slots, self._alike = np.empty(0, np.intp), 0
         least = int(before.slots.max(initial=-1)) + 1
         if least > len(self._slots):
             grown = np.full(max(least, 2 * len(self._slots)), _UNKNOWN, np.intp)
             grown[: len(self._slots)] = self._slots
             self._slots = grown
         self._slots[before.slots] = found.slots.take(found.grouping.ordinals)
+        self._note_alike(len(before))
+
+    def _note_alike(self, noted: int) -> None:
+        """Extend the range of slots that are the same in both stores, in steps of the number that was noted."""
+        while noted:
+            start = self._alike
+            part = self._slots[start : start + noted]
+            differs = part != np.arange(start, start + len(part))
+            self._alike += int(differs.argmax()) if differs.any() else len(part)
+            if self._alike < start + noted:
+                return

@@ -140,8 +140,11 @@ class _BoundExtreme(BoundAggregate):
         values, valid = self._operand.read(rows)
         if valid is not None:
             values, grouping = values[valid], grouping.restricted(valid)
-        best = current[0].copy()
-        self._better.at(best, grouping.ordinals, values)
+        if grouping.single:
+            best = self._better(current[0], values)
+        else:
+            best = current[0].copy()
+            self._better.at(best, grouping.ordinals, values)
         return [best, present_after(current[1], grouping, valid is not None)]
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:

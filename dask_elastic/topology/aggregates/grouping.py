@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,8 +15,8 @@ class Grouping:
 
     Parameters
     ----------
-    ordinals : ndarray of intp
-        The group of each row, from 0 to `count` - 1.
+    ordinals : ndarray of intp or None
+        The group of each row, from 0 to `count` - 1; None if row i is group i, of which there are `count`.
     count : int
         The number of groups.
     sizes : ndarray of intp, optional
@@ -32,11 +34,15 @@ class Grouping:
     ([1, 2], [1, 0, 2], [0, 1])
     """
 
-    __slots__ = ("_order", "_rows", "_sizes", "_starts", "count", "ordinals")
+    __slots__ = ("_order", "_ordinals", "_rows", "_sizes", "_starts", "count", "single")
 
-    def __init__(self, ordinals: npt.NDArray[np.intp], count: int, sizes: npt.NDArray[np.intp] | None = None) -> None:
-        self.ordinals = ordinals
+    def __init__(
+        self, ordinals: npt.NDArray[np.intp] | None, count: int, sizes: npt.NDArray[np.intp] | None = None
+    ) -> None:
+        self._ordinals = ordinals
         self.count = count
+        # Whether each row is a group of its own, in order: then nothing needs the ordinals.
+        self.single = ordinals is None
         self._order: npt.NDArray[np.intp] | None = None
         self._rows: npt.NDArray[np.intp] | None = None
         self._sizes = sizes
@@ -64,17 +70,71 @@ class Grouping:
         distinct, ordinals = np.unique(values, return_inverse=True)
         return cls(ordinals.astype(np.intp, copy=False).reshape(-1), len(distinct))
 
+    @classmethod
+    def of_single_rows(cls, count: int) -> Grouping:
+        """Return the grouping in which each row is a group of its own.
+
+        Parameters
+        ----------
+        count : int
+            The number of rows.
+
+        Returns
+        -------
+        Grouping
+            Row i is group i; aggregates of a compute need no pass by group for it.
+
+        Examples
+        --------
+        >>> grouping = Grouping.of_single_rows(3)
+        >>> grouping.single, grouping.ordinals.tolist(), grouping.sizes.tolist()
+        (True, [0, 1, 2], [1, 1, 1])
+        """
+        return cls(None, count)
+
+    @property
+    def ordinals(self) -> npt.NDArray[np.intp]:
+        """The group of each row."""
+        if self._ordinals is None:
+            self._ordinals = np.arange(self.count)
+        return self._ordinals
+
     @property
     def sizes(self) -> npt.NDArray[np.intp]:
         """The number of rows of each group."""
         if self._sizes is None:
-            self._sizes = np.bincount(self.ordinals, minlength=self.count)
+            if self.single:
+                self._sizes = np.ones(self.count, np.intp)
+            else:
+                self._sizes = np.bincount(self.ordinals, minlength=self.count)
         return self._sizes
+
+    def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return the sum of each group's values as float64.
+
+        Parameters
+        ----------
+        values : ndarray
+            One number per row.
+
+        Returns
+        -------
+        ndarray of float64
+            One sum per group; zero for a group without rows.
+
+        Examples
+        --------
+        >>> Grouping(np.array([1, 0, 1]), 2).sums(np.array([1, 2, 4])).tolist()
+        [2.0, 5.0]
+        """
+        if self.single:
+            return values.astype(np.float64, copy=False)
+        return np.bincount(self.ordinals, values, self.count)
 
     @property
     def is_sorted(self) -> bool:
         """Whether the rows are sorted by group: `order` is then their own."""
-        return self.count == 1 or not np.count_nonzero(self.ordinals[1:] < self.ordinals[:-1])
+        return self.single or self.count == 1 or not np.count_nonzero(self.ordinals[1:] < self.ordinals[:-1])
 
     @property
     def order(self) -> npt.NDArray[np.intp]:
@@ -105,7 +165,7 @@ class Grouping:
         return Grouping(self.ordinals[chosen], self.count)
 
     def __len__(self) -> int:
-        return len(self.ordinals)
+        return self.count if self._ordinals is None else len(self._ordinals)
 
     def __repr__(self) -> str:
         return f"Grouping({len(self)} rows in {self.count} groups)"

@@ -54,6 +54,8 @@ def add_integers(current: Integers, values: npt.NDArray[Any], grouping: Grouping
         return current
     if max(len(values), len(current)) <= FEW_ROWS:
         return _add_few(current, values, grouping, owner)
+    if grouping.single and values.dtype != np.uint64:
+        return merge_integers(current, values, owner)
     if _is_harmless(current, values) or _magnitude(values) * len(values) + _magnitude(current) < _LIMIT:
         sums = current.copy()
         np.add.at(sums, grouping.ordinals, values.astype(np.int64, copy=False))
@@ -72,13 +74,15 @@ def _add_few(current: Integers, values: npt.NDArray[Any], grouping: Grouping, ow
         raise _overflow(owner) from error
 
 
-def merge_integers(left: Integers, right: Integers, owner: str) -> Integers:
+def merge_integers(left: Integers, right: npt.NDArray[Any], owner: str) -> Integers:
     """Add two arrays of sums.
 
     Parameters
     ----------
-    left, right : ndarray of int64
+    left : ndarray of int64
         The sums.
+    right : ndarray
+        More sums, or values of a type whose sum with int64 is int64.
     owner : str
         The aggregate's repr, for the error text.
 

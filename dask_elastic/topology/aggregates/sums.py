@@ -193,7 +193,7 @@ class _BoundFloatSum(BoundAggregate):
         values, valid = self._operand.read(rows)
         if valid is not None:
             values, grouping = values[valid], grouping.restricted(valid)
-        sums = current[0] + np.bincount(grouping.ordinals, values, grouping.count)
+        sums = current[0] + grouping.sums(values)
         return [sums, present_after(current[1], grouping, valid is not None)]
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
@@ -271,7 +271,7 @@ class _BoundMean(BoundAggregate):
         values, valid = self._operand.read(rows)
         if valid is not None:
             values, grouping = values[valid], grouping.restricted(valid)
-        sums = current[0] + np.bincount(grouping.ordinals, values, grouping.count)
+        sums = current[0] + grouping.sums(values)
         return [sums, current[1] + grouping.sizes]
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:

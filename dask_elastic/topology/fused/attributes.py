@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SourceOperator
+from dask_elastic.topology.windows.late_rows import LateRows
 
 
 class Attribute(NamedTuple):
@@ -85,9 +86,9 @@ def obstacle(operator: Operator) -> str | None:
     >>> obstacle(Compute("planes", ("plane",), {"flights": Count()})) is None
     True
     >>> from dask_elastic.topology.windowing import EventWindow, Windowing
-    >>> windowing = Windowing((EventWindow(0, 10, 10),), ("at",), late="stream")
-    >>> obstacle(Compute("planes", ("plane",), {"flights": Count()}, windowing=windowing))
-    'passes on late rows'
+    >>> windowing = Windowing((EventWindow(0, 10, 10),), ("at",))
+    >>> obstacle(Compute("planes", ("plane",), lambda rows: rows, windowing=windowing))
+    'calls a function for each window'
     """
     if not isinstance(operator, Compute):
         return f"is a {operator.kind}, not a compute"
@@ -96,10 +97,6 @@ def obstacle(operator: Operator) -> str | None:
     windowing = operator.windowing
     if windowing is not None and operator.aggregates is None:
         return "calls a function for each window"
-    if windowing is not None and (windowing.late == "stream" or windowing.null_time == "late"):
-        return "passes on late rows"
-    if operator.time is not None:
-        return "has state that expires in event time"
     return None
 
 
@@ -126,6 +123,29 @@ def producer(topology: OperatorGraph, compute: str) -> str | None:
         name = inputs[0].name
         if not isinstance(inputs[0], MapOperator | Filter):
             return name
+
+
+def reads_late(topology: OperatorGraph, compute: str) -> bool:
+    """Return whether a compute with one producer reads the rows that came too late for the producer's windows.
+
+    Parameters
+    ----------
+    topology : OperatorGraph
+        The topology.
+    compute : str
+        The compute.
+
+    Returns
+    -------
+    bool
+        Whether they pass through the operator of late rows.
+    """
+    operator = topology.inputs(compute)[0]
+    while isinstance(operator, MapOperator | Filter):
+        if isinstance(operator, LateRows):
+            return True
+        operator = topology.inputs(operator.name)[0]
+    return False
 
 
 def producers(topology: OperatorGraph, operator: str) -> list[str]:

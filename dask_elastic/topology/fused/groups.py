@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from dask_elastic.topology.fused.attributes import Attribute, attributes, obstacle, producer, producers, rewriting
+from dask_elastic.topology.fused.attributes import (
+    Attribute,
+    attributes,
+    obstacle,
+    producer,
+    producers,
+    reads_late,
+    rewriting,
+)
 from dask_elastic.topology.fusion import fuse as fused_components
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute
@@ -146,6 +154,8 @@ def pair_obstacle(topology: OperatorGraph, first: str, second: str) -> str | Non
         others = [name for name in sources if name != first]
         extra = f"from {', '.join(map(repr, others))} too" if others else "on several paths"
         return f"{second!r} gets rows {extra}; only one compute may feed it, on one path"
+    if reads_late(topology, second):
+        return f"{second!r} reads the late rows of {first!r}, which are rows of its input; leave the pair out"
     one, other = operators
     assert isinstance(one, Compute)
     assert isinstance(other, Compute)

@@ -11,6 +11,7 @@ import pytest
 import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic.testing import run
+from dask_elastic.vocab.errors import TopologyError
 
 ROWS = 400
 MINUTE = 60_000_000
@@ -98,6 +99,28 @@ def counted_windows_behind(topology, rows):
     return first, first.key_by("area").window(de.windows.count(5)).compute({"trips": agg.Count()}, name="second")
 
 
+EXPIRING = de.Value(pa.int64(), ttl="6min", ttl_clock="event")
+
+
+@de.per_row
+def remember(row, state):
+    """Count the rows of a key, which are forgotten six minutes after the newest of them; return the row."""
+    state["rows"] = state.get("rows", 0) + 1
+    return row
+
+
+def expiry_in_front(topology, rows):
+    own = {"state": {"rows": EXPIRING}, "time": "at", "keeps": KEEPS}
+    first = rows.key_by("area", "car").compute(remember, **own, name="first")
+    return first, first.key_by("area").window("10min", time="at").compute(FARES, name="second")
+
+
+def expiry_behind(topology, rows):
+    first = rows.key_by("area").compute(count_rows, state={"n": pa.int64()}, keeps=KEEPS, name="first")
+    own = {"state": {"rows": EXPIRING}, "time": "at", "keeps": KEEPS}
+    return first, first.key_by("area", "car").compute(remember, **own, name="second")
+
+
 def count_rows(batch, state):
     state.set("n", state.get("n") + state.grouping.sizes)
     return batch
@@ -112,6 +135,8 @@ SHAPES = [
     windows_behind_windows,
     sessions_behind_filter,
     counted_windows_behind,
+    expiry_in_front,
+    expiry_behind,
 ]
 
 
@@ -143,3 +168,46 @@ def rows_of(table):
 
 def fares(table):
     return rows_of(table.group_by(["area", "car"]).aggregate([("fare", "sum")]))
+
+
+def windowed_in_front(rows):
+    first = rows.key_by("area", "car").window("10min").compute(FARES, name="first", late="stream", null_time="late")
+    return first, first, first.key_by("area").compute({"most": agg.Max("fares")}, name="second")
+
+
+def windowed_behind(rows):
+    first = rows.key_by("area").compute(count_rows, state={"n": pa.int64()}, keeps=KEEPS, name="first")
+    windows = first.key_by("area").window("10min", time="at")
+    second = windows.compute(FARES, name="second", late="stream", null_time="late")
+    return second, second, first
+
+
+@pytest.mark.parametrize("shape", [windowed_in_front, windowed_behind])
+def test_late_rows_of_fused_windows_are_a_stream(shape):
+    random = np.random.default_rng(3)
+    rows = pa.Table.from_batches(trips(random))
+    late = random.random(ROWS) < 0.1
+    times = rows["at"].to_numpy() - np.where(late, np.timedelta64(30, "m"), np.timedelta64(0, "m"))
+    untimed = random.random(ROWS) < 0.05
+    rows = rows.set_column(3, "at", pa.array(times, pa.timestamp("us"), mask=untimed))
+    topology = de.Topology("trips")
+    # The watermark follows each batch.
+    windows, results, _ = shape(source(topology, rows.to_batches(max_chunksize=40)))
+    windows.late.sink(de.sinks.Collect(), name="late")
+    results.sink(de.sinks.Collect(), name="windows")
+    found = run(topology, fuse=[("first", "second")]).outputs
+    assert found["late"].schema.names == rows.schema.names
+    assert untimed.sum() < found["late"].num_rows <= untimed.sum() + late.sum()
+    counted = pa.concat_tables(
+        [found["late"].select(["fare"]), found["windows"].select(["fares"]).rename_columns(["fare"])]
+    )
+    assert sum(counted["fare"].to_pylist()) == sum(rows["fare"].to_pylist()), "each row is counted once, or is late"
+
+
+def test_reader_of_late_rows_has_a_task_of_its_own():
+    topology = de.Topology("trips")
+    first, _, _ = windowed_in_front(source(topology, trips(np.random.default_rng(0))))
+    first.late.key_by("area").compute({"rows": agg.Count()}, name="too late")
+    assert topology.fusions() == [("first", "second")]
+    with pytest.raises(TopologyError, match="'too late' reads the late rows of 'first'"):
+        run(topology, fuse=[("first", "too late")])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from followed_job import UnopenedSink
-from timer_job import Steps
+from timer_job import Place, Steps, with_through
 
 from dask_elastic.state.expiry.times import LEAST
 from dask_elastic.topology import Topology
@@ -118,11 +118,12 @@ def fire_batch(batch: pa.RecordBatch, state: Any) -> pa.RecordBatch:
     return pa.record_batch([pa.array(column, pa.string()) for column in columns], names=[*OUTPUT])
 
 
-def make_topology(batches: list[pa.RecordBatch], shards: int, by_row: bool) -> Topology:
+def make_topology(batches: list[pa.RecordBatch], shards: int, by_row: bool, place: Place = "alone") -> Topology:
     topology = Topology("expiry")
     keyed = topology.source("steps", Steps(batches)).key_by("key")
     logic, timer = (process, Timer(fire)) if by_row else (process_batch, Timer(fire_batch))
-    results = keyed.compute(logic, name="per_key", state=STATE, timers={"later": timer}, shards=shards)
+    options = {"state": STATE, "timers": {"later": timer}, "time": "due", "shards": shards, "keeps": ["key"]}
+    results = with_through(keyed, shards, place, lambda rows, name: rows.compute(logic, name=name, **options))
     results.sink(UnopenedSink(), name="results")
     return topology
 

@@ -8,6 +8,7 @@ import pytest
 from expiry_scenario import ExpiryScenario
 
 SEEDS = 10
+FUSED_SEEDS = 6
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
@@ -18,3 +19,12 @@ def test_rows_and_timers_see_what_has_not_expired_by_the_watermark(outages):
     for what in ("records", "checkpoints", "moves across nodes", "removed keys"):
         assert happened[what] > SEEDS // 3, what
     assert not outages or happened["losses with replay"] > SEEDS // 3
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_state_of_fused_computes_expires_in_event_time(place):
+    happened = Counter()
+    for seed in range(FUSED_SEEDS):
+        happened += ExpiryScenario(seed, 0.25, place=place).check().happened()
+    for what in ("removed keys", "losses with replay", "moves across nodes"):
+        assert happened[what] > 0, what

@@ -12,6 +12,7 @@ from expiry_scenario import ExpiryScenario
 from dask_elastic.executor import timer_logic
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.function_logic import FunctionLogic
+from dask_elastic.executor.fused.fused_compute import FusedCompute
 from dask_elastic.executor.piece import Receipt
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.executor.timer_logic import EventExpiry
@@ -145,3 +146,20 @@ def test_mutant_is_found(mutant, monkeypatch):
         if ExpiryScenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
+
+
+def fused_rows_see_nothing_expired(monkeypatch):
+    """Rows reach a fused compute without the event time at which they arrived."""
+    real = FusedCompute.begin
+    monkeypatch.setattr(FusedCompute, "begin", lambda self, batch: real(self, batch._replace(reached=BEGINNING)))
+
+
+def fused_state_is_not_swept(monkeypatch):
+    """What has expired in a fused compute is kept when the event time advances."""
+    monkeypatch.setattr(FusedCompute, "fire", lambda self, batch: [])
+
+
+@pytest.mark.parametrize("mutant", [fused_rows_see_nothing_expired, fused_state_is_not_swept])
+def test_mutant_of_fused_computes_is_found(mutant, monkeypatch):
+    mutant(monkeypatch)
+    assert any(ExpiryScenario(seed, place="behind").failure() is not None for seed in range(MOST_SEEDS))

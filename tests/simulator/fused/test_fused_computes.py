@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from fused_scenario import FusedDurableScenario, FusedScenario
 
 from dask_elastic.state import stored_keys
@@ -22,6 +23,11 @@ def test_fused_computes_process_every_row_once_under_disturbances_and_restarts()
     assert happened["complete"] > SEEDS / 2
     assert happened["losses with replay"] > SEEDS / 10
     assert happened["moves across nodes"] > SEEDS / 2
+
+
+@pytest.mark.parametrize("seed", [48, 54])
+def test_values_that_expire_before_a_cut_may_be_left_in_what_changes_give(seed):
+    FusedScenario(seed, outages=0.25).run()
 
 
 def test_fused_computes_lose_and_repeat_no_row_through_crashes():
