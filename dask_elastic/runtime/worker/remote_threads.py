@@ -107,6 +107,10 @@ class RemoteThreads:
         """Process a batch."""
         return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
 
+    def leave_run(self, steps: Steps[None]) -> bool:
+        """Leave brief work to the thread that runs idle tasks, unless the logic may wait for something."""
+        return self._brief_work.is_brief and self.threads.leave_run(functools.partial(run, steps))
+
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home."""
         try:
