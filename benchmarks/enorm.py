@@ -131,7 +131,7 @@ def migrated(client: Client, seconds: float, rate: float, keys: int, share: floa
     used = ClusterCpu(client)
     topology = simple_job(total, keys, SETS[6], "shared", rate, executors=1, shards=SHARDS)
     # No balancing: only the requested moves are measured.
-    job = de.submit(topology, client, cores={"windows": 1}, balance_interval="1h")
+    job = de.submit(topology, client, cores={"windows": 1}, balance_interval="1h", light_load=0)
     home = job.assignment()["home"].iloc[0]
     job.set_cores("windows", {home: 1, next(node for node in client.nthreads() if node != home): 1})
     placed = job.assignment()

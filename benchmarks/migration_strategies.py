@@ -47,9 +47,8 @@ def run(client: Client, strategy: str, given: argparse.Namespace) -> dict[str, A
     aggregates = {"rows": de.aggregate.Count(), "total": total, **more}
     window.compute(aggregates, name="per_key", executors=1, shards=SHARDS)
     # No balancing and no control: only the requested moves are measured.
-    job = de.submit(
-        topology, client, cores={"per_key": 2}, migration=strategy, balance_interval="1h", latency_target=None
-    )
+    fixed = {"balance_interval": "1h", "light_load": 0, "latency_target": None}
+    job = de.submit(topology, client, cores={"per_key": 2}, migration=strategy, **fixed)
     home = job.assignment()["home"][0]
     job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
     began = time.time()

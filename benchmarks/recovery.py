@@ -80,7 +80,7 @@ def submit(client: Client, rate: float, flush: str) -> de.Job:
     rows = topology.source("rows", de.sources.Iterable(numbered, rate=rate))
     followed = rows.key_by("key").compute(follow, name="followed", state=STATE, executors=1, shards=64)
     followed.sink(de.sinks.Collect(), name="out")
-    return de.submit(topology, client, latency_target=None, flush_interval=flush)
+    return de.submit(topology, client, latency_target=None, flush_interval=flush, light_load=0)
 
 
 def spread(job: de.Job, client: Client, home: str, workers: int) -> list[str]:

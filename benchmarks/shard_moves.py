@@ -51,7 +51,7 @@ def run(client: Client, seconds: float, rate: float, across: bool, moving: bool,
         {"rows": de.aggregate.Count(), "total": total}, name="per_key", executors=1, shards=SHARDS
     )
     # No balancing: only the requested moves are measured.
-    job = de.submit(topology, client, cores={"per_key": 2}, inbox_time=INBOX, balance_interval="1h")
+    job = de.submit(topology, client, cores={"per_key": 2}, inbox_time=INBOX, balance_interval="1h", light_load=0)
     if across:
         home = job.assignment()["home"][0]
         other = next(n for n in client.nthreads() if n != home)

@@ -68,7 +68,8 @@ def main() -> int:
     random = np.random.default_rng(11)
     rows = pa.table({"key": random.integers(0, 500, ROWS), "value": random.integers(-100, 100, ROWS)})
     with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
-        job = de.submit(build(rows), client, cores={"sums": 1})
+        # By default the other worker gets shards only if there is enough work.
+        job = de.submit(build(rows), client, cores={"sums": 1}, light_load=0)
         change_cores_and_move_shard(job)
         job.wait(timeout=60)
         metrics = job.metrics()

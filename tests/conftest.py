@@ -24,6 +24,9 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "c
 # On a busy machine, a worker that lives sends no heartbeat for seconds. Tests of lost workers set a shorter timeout.
 os.environ.setdefault("DASK_ELASTIC__HEARTBEAT_TIMEOUT", "60s")
 
+# Tests of remote tasks have few rows, whose shards would stay at home.
+os.environ.setdefault("DASK_ELASTIC__LIGHT_LOAD", "0")
+
 # A LocalCluster gives a worker up that is missing so long after a loss, also because it was killed once more.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1 hour")
 

@@ -46,6 +46,8 @@ class Cores:
         Balancing starts above this ratio of the largest to the mean task load (Elasticutor, section 3.1: 1.2).
     pending_bytes : int
         What bounds the pending queue of a remote task.
+    light_load : float
+        Busy cores up to which new tasks on other nodes get no shards, as long as there is a task at home.
 
     Attributes
     ----------
@@ -54,22 +56,50 @@ class Cores:
     """
 
     def __init__(
-        self, routes: Routes, moves: Moves, home: int, threshold: float = 1.2, pending_bytes: int = PENDING_BYTES
+        self,
+        routes: Routes,
+        moves: Moves,
+        home: int,
+        threshold: float = 1.2,
+        pending_bytes: int = PENDING_BYTES,
+        light_load: float = 0.0,
     ):
         self.routes = routes
         self.moves = moves
         self.home = home
         self.threshold = threshold
         self.pending_bytes = pending_bytes
+        self.light_load = light_load
         self.lost_nodes: set[int] = set()
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
         self._filling = False
+        # Whether new tasks on other nodes wait for more load.
+        self._holds = False
 
     @property
     def active(self) -> list[Task]:
         """The active tasks, by number: those that are not draining."""
         return sorted((t for t in self.routes.tasks.values() if t.status is TaskStatus.ACTIVE), key=lambda t: t.number)
+
+    def takers(self, loads: np.ndarray) -> list[Task]:
+        """Return the active tasks that may get shards: only those at home if that is enough for a light load.
+
+        Rows of a remote task cross the network twice. That costs more than it relieves the home of, if these rows keep
+        a small part of a core busy. Once tasks on other nodes have shards, all tasks share the load, however light it
+        becomes: moving it to and fro would cost more than it saves.
+
+        Parameters
+        ----------
+        loads : numpy.ndarray
+            Load of each shard, ``float64``.
+        """
+        active = self.active
+        at_home = [task for task in active if task.at_home]
+        if not at_home or len(at_home) == len(active) or loads.sum() > self.light_load * AHEAD_SECONDS:
+            return active
+        owners = {*self.routes.table.owner.tolist(), *self.moves.targets().values()}
+        return active if any(task.number in owners for task in active if not task.at_home) else at_home
 
     def by_node(self) -> dict[int, int]:
         """Return the cores held on each node, without those of draining tasks."""
@@ -153,7 +183,10 @@ class Cores:
         list of Instruction
             What the driver carries out.
         """
-        active = self.active
+        active = self.takers(loads)
+        # Tasks that had to wait for more load are new ones.
+        worthwhile &= not (self._holds and len(active) == len(self.active))
+        self._holds = len(active) < len(self.active)
         owner = self.routes.table.owner.astype(np.int64)
         for shard, target in self.moves.targets().items():
             owner[shard] = target
@@ -187,14 +220,14 @@ class Cores:
     def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
         """Move the shards of draining tasks to active ones, a few at a time; stop the tasks that own no shard."""
         instructions: list[Instruction] = []
-        load = self._task_loads(loads)
+        load, takers = self._task_loads(loads), self.takers(loads)
         for task in [t for t in self.routes.tasks.values() if t.status is TaskStatus.DRAINING]:
             instructions += self.moves.instant.task_drains(task.number, now)
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
                 if shard in self.moves or self.moves.in_progress >= MOVES_AT_ONCE:
                     continue
-                target = self._lightest(load, task.node)
+                target = min(takers, key=lambda t: (load[t.number], t.node != task.node, t.number))
                 load[target.number] += max(float(loads[shard]), 1e-9)
                 instructions += self.moves.begin(shard, target.number, now)
             if not len(self.routes.table.shards_of(task.number)) and not self.moves.touches(task.number):
@@ -202,9 +235,6 @@ class Cores:
                 task.queue.put_control(StopItem())
                 instructions += [Wake(number) for number in self.routes.wake(task)]
         return instructions
-
-    def _lightest(self, load: Mapping[int, float], node: int) -> Task:
-        return min(self.active, key=lambda t: (load[t.number], t.node != node, t.number))
 
     def forget(self, task: int) -> None:
         """Drop a task whose thread has ended; does nothing when the task was lost before."""

@@ -12,6 +12,7 @@ from dask_elastic.executor.control_records.state_records import RECORD_BYTES
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.executor_parts import ExecutorParts
 from dask_elastic.executor.flushes import TRIM, trim_request
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.piece import Block, Receipt, Replay
 from dask_elastic.executor.task import REMOTE_WINDOW, Task
 from dask_elastic.executor.task_queue import Item, Work
@@ -110,7 +111,7 @@ class ElasticExecutor(ExecutorParts):
             woken = self.routes.enqueue(block, receipt)
             self._pending_rows += self.routes.shared.take_added()
             self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
-            inline = self.routes.short(woken, self.measures.inline, self.limits.inline_time)
+            inline = [task for task in woken if self._may_run(self.routes.tasks[task])]
             # Other tasks are woken first: they run in the meantime.
             return [*(do.Wake(task) for task in woken if task not in inline), *map(do.Run, inline)]
 
@@ -135,23 +136,32 @@ class ElasticExecutor(ExecutorParts):
                 return None
             return taker.sent, item
 
-    def begin_run(self, task: int, now: float, hurries: bool = False) -> tuple[int, Work] | None:
-        """Return the sub-batch of a `Run` with its number; None if the task's thread must run, or nothing waits.
-
-        A caller that `hurries` gets only what is expected to take up to `ExecutorLimits.hurried_time`.
-        """
-        seconds = min(self.limits.hurried_time, self.limits.inline_time) if hurries else self.limits.inline_time
+    def begin_run(self, task: int, now: float, haste: Haste = Haste.BRINGS) -> tuple[int, Work] | None:
+        """Return the sub-batch of a `Run` with its number; None if it would take too long, or nothing waits."""
         with self.lock:
             taker = self.routes.tasks[task]
-            # More rows may have arrived since the `Run` was returned.
-            if (
-                self.moves.stops(task)
-                or taker.queue.has_control
-                or not self.routes.is_short(taker, self.measures.inline, seconds)
-            ):
+            if not self._runs(taker, haste):
                 return None
             item = taker.queue.take(self._limit(taker))
             return self._sent(taker, item, now) if isinstance(item, Work) else None
+
+    def may_leave(self, task: int) -> bool:
+        """Whether a `Run` may be left to a thread that does nothing but run idle tasks."""
+        with self.lock:
+            return self._runs(self.routes.tasks[task], Haste.RUNS)
+
+    def _may_run(self, task: Task) -> bool:
+        """Whether some thread may run a task that was woken in place of the task's own thread."""
+        rows, cost = task.queue.rows, self.measures.inline
+        return task.at_home and (
+            self.limits.allows(cost, rows, Haste.BRINGS) or self.limits.allows(cost, rows, Haste.RUNS)
+        )
+
+    def _runs(self, task: Task, haste: Haste) -> bool:
+        # More rows may have arrived since the `Run` was returned.
+        if self.moves.stops(task.number) or task.queue.has_control:
+            return False
+        return self.limits.allows(self.measures.inline, task.queue.rows, haste)
 
     def end_run(self, task: int) -> bool:
         """End a `Run` after its sub-batch is settled; returns whether to wake the task because more waits for it."""
@@ -214,7 +224,7 @@ class ElasticExecutor(ExecutorParts):
                 self.store.add_counts(counts)
             merged = isinstance(work.record, PartialsMoved) and not work.pieces[0].receipt.settled
             instructions = self._receipts(work)
-            moves = len(self.moves)
+            moves = len(self.moves) if self.moves.under_way else 0
             if merged and work.record is not None:
                 self.moves.choice.merged(work.nbytes, busy)
                 instructions += self.moves.instant.merged(work.record, now)
@@ -224,7 +234,7 @@ class ElasticExecutor(ExecutorParts):
                 instructions += self.moves.instant.closed(task, work.record, now)
             self._pending_rows -= work.rows
             instructions += self.moves.work_done(task, now)
-            if len(self.moves) < moves:
+            if moves and len(self.moves) < moves:
                 # A move has arrived at once, or was cancelled because its target is draining.
                 instructions += self._proceed(now)
             if not owner.at_home:

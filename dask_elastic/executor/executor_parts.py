@@ -70,7 +70,9 @@ class ExecutorParts:
         self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
         self.cuts = Cuts()
         self.moves = Moves(self.routes, self.store, self.limits.patience, self.limits.migration, self.cuts)
-        self.cores = Cores(self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes)
+        self.cores = Cores(
+            self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes, self.limits.light_load
+        )
         self.recovery = Recovery(identity, self.routes)
         self.measures = Measures(space.shards)
         self.flushes = Flushes()

@@ -108,6 +108,11 @@ class Moves:
         return len(self) - self.instant.staying
 
     @property
+    def under_way(self) -> bool:
+        """Whether there is any move; asked for each batch."""
+        return bool(self.by_shard) or self.instant.under_way
+
+    @property
     def paused(self) -> set[int]:
         """The shards whose routing is paused."""
         paused = {shard for shard, move in self.by_shard.items() if move.paused}

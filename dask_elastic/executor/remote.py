@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.limits import ExecutorLimits, Haste
 from dask_elastic.executor.link import Link
 from dask_elastic.meters import InlineCost
 from dask_elastic.routing.keyspace import KeySpace
@@ -66,8 +66,8 @@ class RemotePart:
         Makes locks.
     incarnation : int
         Incarnation of the link to the home, from the stamp of its first message, a `StartTask`.
-    inline_time : float
-        Seconds that a sub-batch may take, as expected, to be processed by the thread that reads the connection.
+    limits : ExecutorLimits
+        Which sub-batches are processed by the thread that reads the connection, and by one that runs idle tasks.
 
     Attributes
     ----------
@@ -86,11 +86,11 @@ class RemotePart:
         space: KeySpace,
         make_lock: MakeLock = NoLock,
         incarnation: int = 0,
-        inline_time: float = ExecutorLimits.hurried_time,
+        limits: ExecutorLimits | None = None,
     ):
         self.identity = identity
         self._inline = InlineCost()
-        self._inline_time = inline_time
+        self._limits = limits or ExecutorLimits()
         self.closed = False
         self.store = ComponentStore(space.shards, space.shard_of, make_lock)
         self.store.track_dirty = True
@@ -190,8 +190,24 @@ class RemotePart:
     def is_short(self, message: ToRemote) -> bool:
         """Whether a message for an idle task takes so little time that the thread that brings it carries it out."""
         if isinstance(message, SubBatch):
-            return message.batch.record is None and self._inline.allows(message.batch.rows.num_rows, self._inline_time)
+            return self._takes(message, Haste.READS)
         return not isinstance(message, StopTask)
+
+    def is_brief(self, message: ToRemote) -> bool:
+        """Whether a message for an idle task is a sub-batch that another thread may process in place of the task's."""
+        return isinstance(message, SubBatch) and self._takes(message, Haste.RUNS)
+
+    def _takes(self, message: SubBatch, haste: Haste) -> bool:
+        return message.batch.record is None and self._limits.allows(self._inline, message.batch.rows.num_rows, haste)
+
+    def end_run(self, number: int) -> bool:
+        """End a run by another thread after its sub-batch is processed; returns whether to wake the task."""
+        with self.lock:
+            task = self.tasks.get(number)
+            if task is None:
+                return False
+            task.sleeping = not task.queue
+            return not task.sleeping
 
     def processed(self, message: SubBatch, deliveries: list[Delivery], busy: float) -> list[ToHome]:
         """Return the messages to the home about a processed sub-batch.

@@ -12,7 +12,6 @@ from dask_elastic.executor.shared_shards import SharedShard, SharedShards, mixed
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus
-from dask_elastic.meters import InlineCost
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
 from dask_elastic.vocab.batch import Batch
@@ -133,16 +132,6 @@ class Routes:
             return []
         task.sleeping = False
         return [task.number]
-
-    def short(self, tasks: Iterable[int], cost: InlineCost, seconds: float) -> list[int]:
-        """Return those tasks at home whose waiting rows are expected to take at most so many seconds."""
-        owners = [self.tasks[task] for task in tasks]
-        return [owner.number for owner in owners if owner.at_home and self.is_short(owner, cost, seconds)]
-
-    @staticmethod
-    def is_short(task: Task, cost: InlineCost, seconds: float) -> bool:
-        """Whether the waiting rows of a task are expected to take at most so many seconds."""
-        return cost.allows(task.queue.rows, seconds)
 
     def pause(self, shard: int) -> None:
         """Stop routing a shard, and cut its rows out of the queue of its task."""

@@ -12,6 +12,7 @@ from dask_elastic.executor.drivers.executor_driver import ControlRecord
 from dask_elastic.executor.drivers.home_driver import HomeDriver
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.piece import Block
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.union_types import union_types
@@ -241,9 +242,13 @@ class ExecutorFibers:
         self.start("left", steps)
         return True
 
-    def hurries(self) -> bool:
-        """Return whether the caller has little time: a fiber never has."""
-        return False
+    def leave_run(self, steps: Steps[None]) -> bool:
+        """Let another fiber carry out brief work, like a run that was left."""
+        return self.leave(steps)
+
+    def haste(self) -> Haste:
+        """Return how long the caller may run a task: a fiber has time."""
+        return Haste.BRINGS
 
     def deliver(self, deliveries: Iterable[Delivery]) -> FiberSteps:
         """Deliver outputs; waits while the receivers' credit is used up."""

@@ -83,6 +83,14 @@ class RemoteFibers:
         """Process a batch in one step; its busy seconds are drawn."""
         return processor.process(batch), self.world.busy(batch.rows.num_rows)
 
+    def leave_run(self, steps: Steps[None]) -> bool:
+        """Let another fiber carry out brief work, with the probability `WorldOptions.leaves`."""
+        leaves = self.world.options.leaves
+        if not leaves or self.world.schedule.draw() >= leaves:
+            return False
+        self.start("left", steps)
+        return True
+
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home; returns False if the connection is broken, whether or not the home gave it up."""
         if not self.world.network.is_connected(self.node, self.home):

@@ -331,8 +331,8 @@ class World:
         if isinstance(message, StartTask) and (known is None or packet.stamp.incarnation > known.part.incarnation):
             if known is not None:
                 known.close()
-            name, inline_time = executor.component, self.options.limits.inline_time
-            part = RemotePart(executor, self.spaces[name], NoLock, packet.stamp.incarnation, inline_time)
+            name = executor.component
+            part = RemotePart(executor, self.spaces[name], NoLock, packet.stamp.incarnation, self.options.limits)
             self._parts_of.setdefault(executor, {})[node] = part
             known = self.remotes[node, executor] = RemoteFibers(self, part, self.components[name], node, packet.sender)
         if known is None:

@@ -12,6 +12,7 @@ from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
 from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import run
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.limits import Haste
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -60,6 +61,8 @@ class Host:
         self.sent = []
         self.started = []
         self.released = []
+        self.runs = None
+        self.calling = Haste.BRINGS
         self.control = None
 
     def now(self):
@@ -88,6 +91,16 @@ class Host:
     def leave(self, steps):
         """Leave nothing."""
         return False
+
+    def leave_run(self, steps):
+        """Keep the steps, if another thread runs idle tasks."""
+        if self.runs is not None:
+            self.runs.append(steps)
+        return self.runs is not None
+
+    def haste(self):
+        """Return what the calling thread does."""
+        return self.calling
 
     def release(self, origin, nbytes, wanted_more=False):
         """Keep the credit."""
@@ -139,10 +152,6 @@ class InlineHost(Host):
 
     def defer(self, steps):
         """Defer nothing."""
-        return False
-
-    def hurries(self):
-        """Take time."""
         return False
 
     def deliver_now(self, deliveries):
@@ -216,6 +225,73 @@ def test_batch_that_arrives_during_an_inline_run_wakes_the_task(home):
     assert home._bells[0].rings == 1
 
 
+def test_brief_batch_that_is_too_long_for_a_reading_thread_is_left_to_one_that_runs_tasks(home):
+    home.host.runs, home.host.calling = [], Haste.READS
+    run(home.offer(ROWS, rows(60), 100))
+    assert (home.host.delivered, home._bells[0].rings, len(home.host.runs)) == ([], 0, 1)
+    home.host.calling = Haste.RUNS
+    run(home.host.runs.pop())
+    assert (len(home.host.delivered), home._bells[0].rings, home.host.runs) == (2, 0, [])
+    assert home.executor.routes.tasks[0].sleeping
+
+
+def test_batch_of_many_rows_is_not_left_to_a_thread_that_runs_tasks(home):
+    home.host.runs, home.host.calling = [], Haste.READS
+    run(home.offer(ROWS, rows(300), 100))
+    assert (home._bells[0].rings, home.host.runs) == (1, [])
+
+
+def test_left_run_that_has_grown_too_long_wakes_the_task(home):
+    home.host.runs, home.host.calling = [], Haste.READS
+    run(home.offer(ROWS, rows(100), 100))
+    run(home.offer(ROWS, rows(200), 100))
+    home.host.calling = Haste.RUNS
+    run(home.host.runs.pop())
+    assert (home.host.delivered, home._bells[0].rings) == ([], 1)
+
+
+@pytest.fixture
+def emitting():
+    """An executor whose only task is on node 1, which has a sub-batch; another thread runs idle tasks."""
+    host = InlineHost()
+    host.runs = []
+    made = ExecutorDriver(ElasticExecutor(ME, KeySpace(1, 4), 0, {1: 1}, [ROWS]), host)
+    run(made.start())
+    run(made.offer(ROWS, rows(3), 100))
+    outputs = tuple(Delivery(NEXT, rows(count)) for count in (1, 2))
+    run(made.receive(m.Outputs(0, 0, outputs)))
+    run(made.receive(m.Done(0, 0, 0.01)))
+    return made
+
+
+def test_outputs_of_a_remote_task_leave_in_a_thread_that_runs_tasks(emitting):
+    host = emitting.host
+    assert (host.delivered, host.released, len(host.runs)) == ([], [], 1)
+    run(host.runs.pop())
+    assert ([output.batch.rows.num_rows for output in host.delivered], host.released) == ([1, 2], [(ROWS, 100)])
+    assert emitting._emitter.bell.rings == 0
+
+
+def test_outputs_of_a_remote_task_that_lack_credit_leave_in_the_thread_of_the_emitter(emitting):
+    host = emitting.host
+    host.room = 1
+    run(host.runs.pop())
+    assert (len(host.delivered), host.released, emitting._emitter.bell.rings) == (1, [], 1)
+    thread = emitting._emitter._run()
+    assert next(thread) == emitting._emitter.bell.wait
+    act = thread.send(None)
+    while act != emitting._emitter.bell.wait:
+        act = thread.send(act())
+    assert ([output.batch.rows.num_rows for output in host.delivered], host.released) == ([1, 2], [(ROWS, 100)])
+
+
+def test_loss_of_a_node_behind_outputs_is_handled_in_the_thread_of_the_emitter(emitting):
+    emitting.node_left(1, died=False)
+    assert emitting._emitter.bell.rings == 0, "outputs are before it"
+    run(emitting.host.runs.pop())
+    assert (len(emitting.host.delivered), emitting._emitter.bell.rings) == (2, 1)
+
+
 def test_batch_for_a_remote_task_is_sent_by_the_caller(driver, host):
     run(driver.offer(ROWS, rows(3), 100))
     assert [type(message) for message in host.sent] == [m.StartTask, m.SubBatch]
@@ -241,7 +317,7 @@ def test_outputs_and_what_follows_them_are_left_to_the_emitter(driver, host):
     run(driver.receive(m.Outputs(0, 0, ())))
     run(driver.receive(m.Done(0, 0, 0.01)))
     assert host.released == [], "the sub-batch is settled behind its outputs"
-    assert driver._emitter.rings == 2
+    assert driver._emitter.bell.rings == 1, "who handles the outputs handles what is behind them"
 
 
 def test_answer_without_outputs_before_it_is_taken_by_the_caller(driver, host):
@@ -255,7 +331,7 @@ def test_link_is_cut_as_soon_as_a_node_has_left(driver, host):
     assert driver.executor.links.is_cut(1)
     assert driver.has_suspects
     assert host.started == ["emitter"]
-    assert driver._emitter.rings == 1
+    assert driver._emitter.bell.rings == 1
 
 
 def test_control_lock_is_released_when_an_act_raises(driver, host):

@@ -44,7 +44,15 @@ def test_every_option_refuses_a_wrong_value_by_name(name):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("inbox_time", 0), ("inbox_time", "-1s"), ("balance_threshold", 0.5), ("channel_window", 0)]
+    ("option", "value"),
+    [
+        ("inbox_time", 0),
+        ("inbox_time", "-1s"),
+        ("balance_threshold", 0.5),
+        ("light_load", -0.1),
+        ("light_load", "nan"),
+        ("channel_window", 0),
+    ],
 )
 def test_values_out_of_range_are_refused(option, value):
     with pytest.raises(SubmitError, match=option):

@@ -133,7 +133,7 @@ class DurableScenario:
         )
         options = WorldOptions(
             window=int(random.choice([400, 2**20])),
-            limits=ExecutorLimits(inbox_time=0.005, inline_time=0.0),
+            limits=ExecutorLimits(inbox_time=0.005, inline_time=0.0, hurried_time=0.0, brief_time=0.0),
             check=self.keep_history,
             history=self.keep_history,
             order=("key", "src", "order"),

@@ -90,6 +90,8 @@ class Scenario:
                 inbox_time=0.005,
                 patience=0.01 if self.seed % 3 == 0 else 0.0,
                 inline_time=math.inf if self.inline else 0.0,
+                hurried_time=0.0005 if self.inline else 0.0,
+                brief_time=math.inf if self.inline else 0.0,
                 pending_bytes=int(random.choice([200, 1500, 2**20])),
             ),
             check=True,

@@ -8,9 +8,12 @@ import pytest
 from scenario import first_failure
 
 from dask_elastic.executor import events
+from dask_elastic.executor.drivers.emitter import Emitter
 from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+from dask_elastic.executor.drivers.home_backlog import HomeBacklog, Left, Place
 from dask_elastic.executor.drivers.remote_driver import RemoteDriver
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.vocab import messages as m
@@ -34,7 +37,7 @@ def link_is_cut_late(monkeypatch):
     """Messages that a node sends between its loss and the handling of the loss are admitted."""
 
     def node_left(self, node, died):
-        self._behind_outputs(events.NodeLeft(node, died=died))
+        self._emitter.put(events.NodeLeft(node, died=died))
 
     real = ExecutorDriver.handle
 
@@ -171,6 +174,41 @@ def inline_run_is_settled_before_its_outputs_leave(monkeypatch):
     monkeypatch.setattr(ExecutorDriver, "_run_inline", run_inline)
 
 
+def remote_task_sleeps_after_a_run_in_its_place(monkeypatch):
+    """Messages that arrived during the run wait for a wake that never comes."""
+
+    def end_run(self, number):
+        self.tasks[number].sleeping = True
+        return False
+
+    monkeypatch.setattr(RemotePart, "end_run", end_run)
+
+
+def outputs_that_lack_credit_are_delivered_again(monkeypatch):
+    """The emitter's thread delivers all outputs of a message of which some have left."""
+    real = Emitter._handled_now
+
+    def handled_now(self):
+        item = self._backlog.head
+        done = yield from real(self)
+        if not done and isinstance(item, m.Outputs):
+            self._backlog.head = Left(item.deliveries)
+        return done
+
+    monkeypatch.setattr(Emitter, "_handled_now", handled_now)
+
+
+def two_threads_emit(monkeypatch):
+    """Outputs that arrive while another thread handles the backlog are handled by the thread that brings them."""
+    real = HomeBacklog.put
+
+    def put(self, item, waits=True):
+        place = real(self, item, waits)
+        return Place.FIRST if place is Place.BEHIND and isinstance(item, m.Outputs) else place
+
+    monkeypatch.setattr(HomeBacklog, "put", put)
+
+
 def remote_task_ignores_wake(monkeypatch):
     """A control record for an idle task stays in the task's queue."""
     real = RemoteDriver.receive
@@ -200,6 +238,12 @@ MUTANTS = [
     remote_task_ignores_wake,
 ]
 
+MUTANTS_OF_LEFT_RUNS = [
+    remote_task_sleeps_after_a_run_in_its_place,
+    outputs_that_lack_credit_are_delivered_again,
+    two_threads_emit,
+]
+
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_driver_mutant_is_found(monkeypatch, mutate):
@@ -207,3 +251,10 @@ def test_driver_mutant_is_found(monkeypatch, mutate):
     error = first_failure(MOST_SEEDS)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"
     assert "the end of its history" in error.__notes__[0]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS_OF_LEFT_RUNS, ids=lambda mutate: mutate.__name__)
+def test_mutant_of_left_runs_is_found(monkeypatch, mutate):
+    mutate(monkeypatch)
+    error = first_failure(MOST_SEEDS, leaves=0.6)
+    assert error is not None, f"{MOST_SEEDS} seeds found nothing"

@@ -28,10 +28,12 @@ from functools import partial
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.control_records.alignment import Alignment
+from dask_elastic.executor.drivers.emitter import Emitter
 from dask_elastic.executor.drivers.host import Bell, ExecutorHost
 from dask_elastic.executor.drivers.processing import processed
-from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.drivers.steps import Steps, nothing
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.recovery import sent_in_process
 from dask_elastic.executor.task_queue import LabelItem, StopItem, Work
@@ -42,10 +44,11 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
-EmitterItem = m.ToHome | events.NodeLeft | events.NodeReturned
 ControlRecord = Barrier | events.InputWatermark | events.InputEnded | events.EndMark
 """What an input sends beside batches, in one order with them."""
 Held = tuple[Batch, int] | ControlRecord
+
+_BESIDE_EVENTS = frozenset({do.Wake, do.Release})
 
 
 class ExecutorDriver:
@@ -84,12 +87,7 @@ class ExecutorDriver:
         self._newest_change = 0
         self._control = host.lock()
         self._alignment: Alignment[Held] = Alignment(executor.inputs.open, make_lock)
-        self._emitter_queue: deque[EmitterItem] = deque()
-        # Items in the emitter's queue, and the one that it is handling.
-        self._emitter_backlog = 0
-        self._emitter_lock = make_lock()
-        self._emitter = host.bell()
-        self._emitting = False
+        self._emitter = Emitter(executor, host, make_lock, self._take_back, self._handle_node)
 
     # entrances
 
@@ -99,8 +97,7 @@ class ExecutorDriver:
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps[None]:
         """Take a batch; the calling thread splits it by task, without a lock."""
-        if self._alignment.admit(origin, (batch, nbytes)):
-            yield from self._offer(origin, batch, nbytes)
+        return self._offer(origin, batch, nbytes) if self._alignment.admit(origin, (batch, nbytes)) else nothing()
 
     def receive_record(self, origin: ExecutorId, record: ControlRecord) -> Steps[None]:
         """Take a control record of an input, behind what it has sent before."""
@@ -179,16 +176,11 @@ class ExecutorDriver:
     def receive(self, message: m.ToHome) -> Steps[None]:
         """Take a message of a remote task that `Links.admit` let pass, in the order of arrival.
 
-        The thread that reads a channel must not wait, but delivering outputs may wait for credit. So the emitter's
-        thread handles outputs, and all messages behind them until it has caught up.
+        The thread that reads a channel must not wait, but delivering outputs may wait for credit. So another thread
+        handles outputs, and all messages behind them until it has caught up: as long as there is credit, one that runs
+        idle tasks as well, otherwise the emitter's.
         """
-        with self._emitter_lock:
-            if self._emitter_backlog or isinstance(message, m.Outputs):
-                self._emitter_backlog += 1
-                self._emitter_queue.append(message)
-                self._emitter.ring()
-                return
-        yield from self._take_back(message)
+        yield from self._emitter.receive(message)
 
     def node_left(self, node: int, died: bool) -> None:
         """Let other tasks replay the pending sub-batches of the tasks on a node; messages admitted before still count.
@@ -198,22 +190,20 @@ class ExecutorDriver:
         """
         self._leaving.add(node)
         self.executor.links.cut(node)
-        self._behind_outputs(events.NodeLeft(node, died=died and bool(self.processing_on(node))))
+        self._emitter.put(events.NodeLeft(node, died=died and bool(self.processing_on(node))))
 
     def node_returned(self, node: int) -> None:
         """Allow tasks again on a node that had left."""
-        self._behind_outputs(events.NodeReturned(node))
+        self._emitter.put(events.NodeReturned(node))
 
-    def _behind_outputs(self, event: events.NodeLeft | events.NodeReturned) -> None:
-        with self._emitter_lock:
-            self._emitter_backlog += 1
-            self._emitter_queue.append(event)
-        self._start_emitter()
-        self._emitter.ring()
+    def _handle_node(self, event: events.NodeLeft | events.NodeReturned) -> Steps[None]:
+        yield from self.handle(event)
+        if isinstance(event, events.NodeLeft):
+            self._leaving.discard(event.node)
 
     def wake_all(self) -> None:
         """Wake every task and the emitter, so that they see that the job has ended."""
-        for bell in [*self._bells.values(), self._emitter]:
+        for bell in [*self._bells.values(), self._emitter.bell]:
             bell.ring()
 
     def processing_on(self, node: int) -> dict[int, int]:
@@ -257,7 +247,7 @@ class ExecutorDriver:
 
     def _settle(self, instructions: list[do.Instruction]) -> Steps[None]:
         """Carry out the instructions of settled work: as an event's, unless they only wake tasks and return credit."""
-        if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
+        if _BESIDE_EVENTS.issuperset(map(type, instructions)):
             yield from self._carry_out(instructions)
         else:
             yield from self._exclusively(lambda: instructions)
@@ -318,7 +308,7 @@ class ExecutorDriver:
             self.host.start(f"task-{task}", self._run_task(task))
             return
         self._node_of[task] = node
-        self._start_emitter()
+        self._emitter.start()
         yield from self._send(node, m.StartTask(task, shards))
         yield from self._feed(task, node)
 
@@ -350,7 +340,10 @@ class ExecutorDriver:
 
         The task's thread continues when outputs lack credit, or when more waits for the task.
         """
-        taken = None if self.host.ended else self.executor.begin_run(task, self.host.now(), self.host.hurries())
+        haste = self.host.haste()
+        taken = None if self.host.ended else self.executor.begin_run(task, self.host.now(), haste)
+        if taken is None and haste is not Haste.RUNS and self._left(task):
+            return
         if taken is not None:
             number, work = taken
             processor, batch = self._processors[task], work.batch(copied=False)
@@ -365,6 +358,10 @@ class ExecutorDriver:
             yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
         if self.executor.end_run(task):
             yield self._bells[task].ring
+
+    def _left(self, task: int) -> bool:
+        """Leave a run to a thread that does nothing but run idle tasks."""
+        return self.executor.may_leave(task) and self.host.leave_run(self._run_inline(task))
 
     def _feed(self, task: int, node: int) -> Steps[None]:
         """Send a remote task its sub-batches and labels, in the order of its queue, until `take` returns None."""
@@ -415,32 +412,6 @@ class ExecutorDriver:
         number, busy, left = self._undelivered.pop(task)
         yield partial(self.host.deliver, left)
         yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
-
-    def _start_emitter(self) -> None:
-        with self._emitter_lock:
-            starts, self._emitting = not self._emitting, True
-        if starts:
-            self.host.start("emitter", self._run_emitter())
-
-    def _run_emitter(self) -> Steps[None]:
-        """Deliver the outputs of remote tasks, and handle the messages and events queued behind them."""
-        while True:
-            yield self._emitter.wait
-            if self.host.ended:
-                return
-            item = self._emitter_queue.popleft()
-            match item:
-                case m.Outputs():
-                    if self.executor.links.leaves(item):
-                        yield partial(self.host.deliver, item.deliveries)
-                case events.NodeLeft() | events.NodeReturned():
-                    yield from self.handle(item)
-                    if isinstance(item, events.NodeLeft):
-                        self._leaving.discard(item.node)
-                case _:
-                    yield from self._take_back(item)
-            with self._emitter_lock:
-                self._emitter_backlog -= 1
 
     def _take_back(self, message: m.Done | m.Flush | m.LabelReturned) -> Steps[None]:
         """Take a report of a remote task; one with state is applied like an event, one at a time."""

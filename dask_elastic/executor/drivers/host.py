@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.processor import Processor
 from dask_elastic.vocab.barrier import Barrier
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -70,6 +71,10 @@ class TaskHost(Protocol):
         """Process a batch; returns its outputs, a list of `Delivery`, and the busy seconds."""
         ...
 
+    def leave_run(self, steps: Steps[None]) -> bool:
+        """Leave brief work to a thread that may wait for its turn; returns False if the caller is to see to it."""
+        ...
+
 
 class ExecutorHost(TaskHost, Protocol):
     """What carries out the effects of an executor's driver at its home."""
@@ -93,8 +98,8 @@ class ExecutorHost(TaskHost, Protocol):
         """Leave steps to another thread that brings rows at once; returns False if the caller is to carry them out."""
         ...
 
-    def hurries(self) -> bool:
-        """Whether the calling thread may run only what takes hardly any time."""
+    def haste(self) -> Haste:
+        """Return how long the calling thread may run an idle task."""
         ...
 
     def deliver(self, deliveries: Iterable[Delivery]) -> Any:

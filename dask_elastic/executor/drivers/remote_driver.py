@@ -35,14 +35,16 @@ class RemoteDriver:
         """Take a message of the home that `RemotePart.admit` let pass, in the order of arrival.
 
         If the task is idle, the caller carries a control record out at once, and processes a sub-batch that is expected
-        to be short. The caller brings all messages, so none can arrive in the meantime.
+        to be short. The caller brings all messages, so none can arrive in the meantime. One that takes longer but is
+        brief is left to a thread that may wait for its turn.
         """
         woken = self.part.receive(message, self.host.now())
         if isinstance(message, m.StartTask):
             self._bells[message.task] = self.host.bell()
             self.host.start(f"remote-{message.task}", self._run_task(message.task))
         elif woken and not self.part.is_short(message):
-            yield self._bells[message.task].ring
+            if not (self.part.is_brief(message) and self.host.leave_run(self._run_left(message.task))):
+                yield self._bells[message.task].ring
         elif woken:
             while (taken := (yield partial(self.part.take, message.task, self.host.now()))) is not None:
                 yield from self._carry_out(taken)
@@ -75,6 +77,14 @@ class RemoteDriver:
                 if isinstance(message, m.StopTask):
                     del self._processors[task]
                     return
+
+    def _run_left(self, task: int) -> Steps[None]:
+        """Process the sub-batch that has woken an idle task; its own thread continues if more has arrived since."""
+        taken = yield partial(self.part.take, task, self.host.now())
+        if taken is not None:
+            yield from self._carry_out(taken)
+            if self.part.end_run(task):
+                yield self._bells[task].ring
 
     def _carry_out(self, message: m.ToRemote) -> Steps[None]:
         if isinstance(message, m.SubBatch):

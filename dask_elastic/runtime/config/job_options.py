@@ -45,6 +45,7 @@ OPTIONS = (
     Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),
+    Option("light_load", Amount(positive=False, least=0)),
     Option("checkpoint", Folder(), optional=True),
     Option("checkpoint_interval", Duration()),
     Option("checkpoint_keep", Count()),

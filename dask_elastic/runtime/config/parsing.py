@@ -111,7 +111,7 @@ class Amount(Kind):
             raise Unfit(f" is not {self.article}") from error
         if self.positive and not (parsed > 0 and math.isfinite(parsed)):
             raise Unfit(" must be above zero")
-        if self.least is not None and parsed < self.least:
+        if self.least is not None and not parsed >= self.least:
             raise Unfit(f" must be at least {self.least:g}")
         return parsed
 

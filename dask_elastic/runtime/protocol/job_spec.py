@@ -45,6 +45,8 @@ class JobOptions:
         Seconds between two balancings of an executor.
     balance_threshold : float
         Ratio of the largest to the mean task load above which shards move.
+    light_load : float
+        Busy cores of an executor up to which its shards do not move from its home to new cores on other workers.
     flush_interval : float
         Seconds between two flushes of a remote task's state.
     channel_window : int
@@ -91,6 +93,7 @@ class JobOptions:
     inbox_time: float
     balance_interval: float
     balance_threshold: float
+    light_load: float
     flush_interval: float
     channel_window: int
     queue_time: float

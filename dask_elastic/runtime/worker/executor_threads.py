@@ -17,6 +17,7 @@ from dask_elastic.executor.drivers.home_driver import HomeDriver
 from dask_elastic.executor.drivers.steps import Steps, run
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
@@ -230,9 +231,7 @@ class ExecutorThreads:
         """Whether the job has ended, or the executor has left this home."""
         return self.threads.ended or self.driver.departed
 
-    def now(self) -> float:
-        """Return the time, seconds since the epoch."""
-        return time.time()
+    now = staticmethod(time.time)
 
     def bell(self) -> Doorbell:
         """Make a bell."""
@@ -272,9 +271,15 @@ class ExecutorThreads:
         """Leave the feed of a remote task to another source that is still to send."""
         return self.threads.last_sender.leave(self.threads.guarded(functools.partial(run, steps)))
 
-    def hurries(self) -> bool:
-        """Whether the calling thread reads a connection, or the logic may wait for something."""
-        return not (TURNS.may_wait and self._brief_work.is_brief)
+    def leave_run(self, steps: Steps[None]) -> bool:
+        """Leave brief work to the thread that runs idle tasks, unless the logic may wait for something."""
+        return self._brief_work.is_brief and self.threads.leave_run(functools.partial(run, steps))
+
+    def haste(self) -> Haste:
+        """Return how long the calling thread may run an idle task."""
+        if not (TURNS.may_wait and self._brief_work.is_brief):
+            return Haste.READS
+        return Haste.RUNS if self.threads.runs.is_current else Haste.BRINGS
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Deliver outputs; blocks while the receivers' credit is used up."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.last_sender import LastSender
 from dask_elastic.runtime.transport.lease_gate import LeaseGate
+from dask_elastic.runtime.transport.run_thread import RunThread
 from dask_elastic.runtime.worker.user_calls import UserCalls
 
 
@@ -32,6 +33,8 @@ class JobThreads:
         Whether the job has ended here: loops of threads check it whenever they are woken.
     last_sender : LastSender
         What its sources leave to the last of those that send at a tick.
+    runs : RunThread
+        Runs idle tasks in place of threads that must not wait.
     user_calls : UserCalls
         The calls of user code in which its threads are.
     """
@@ -42,6 +45,7 @@ class JobThreads:
         self.lease = LeaseGate(leased)
         self.last_sender = LastSender()
         self.user_calls = UserCalls()
+        self.runs = RunThread(self)
         self._fail = fail
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -72,7 +76,16 @@ class JobThreads:
         with self._lock:
             first, self.ended = not self.ended, True
         self.lease.end()
+        self.runs.wake()
         return first
+
+    def leave_run(self, run: Callable[[], None]) -> bool:
+        """Leave a run to the thread that runs idle tasks; returns False if that one is blocked."""
+        return self.runs.leave(self.guarded(run))
+
+    def overdue(self) -> list[Callable[[], None]]:
+        """Return what was left to threads that are blocked; called from time to time."""
+        return [*self.last_sender.overdue(), *self.runs.overdue()]
 
     def join(self, timeout: float) -> list[str]:
         """Wait up to `timeout` seconds for the threads to end; returns the names of those that have not."""

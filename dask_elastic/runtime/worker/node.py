@@ -309,7 +309,7 @@ class NodeRuntime:
                 if job_part.ended:
                     continue
                 with TURNS.without_waiting():
-                    for act in job_part.threads.last_sender.overdue():
+                    for act in job_part.threads.overdue():
                         act()
                 if job_part.clear_suspects():
                     self.report_soon()

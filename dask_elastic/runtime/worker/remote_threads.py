@@ -87,9 +87,7 @@ class RemoteThreads:
         """Whether the job has ended."""
         return self.threads.ended
 
-    def now(self) -> float:
-        """Return the time, seconds since the epoch."""
-        return time.time()
+    now = staticmethod(time.time)
 
     def bell(self) -> Doorbell:
         """Make a bell."""
@@ -106,6 +104,10 @@ class RemoteThreads:
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
         return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
+
+    def leave_run(self, steps: Steps[None]) -> bool:
+        """Leave brief work to the thread that runs idle tasks, unless the logic may wait for something."""
+        return self._brief_work.is_brief and self.threads.leave_run(functools.partial(run, steps))
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home."""

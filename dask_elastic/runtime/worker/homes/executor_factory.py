@@ -121,10 +121,12 @@ class ExecutorFactory:
         """
         component, operator = self._operator(identity)
         spec = self._members.spec
+        options = spec.options
         limits = ExecutorLimits(
-            spec.options.inbox_time,
-            spec.options.balance_threshold,
-            migration=spec.options.strategy(identity.component),
+            options.inbox_time,
+            options.balance_threshold,
+            light_load=options.light_load,
+            migration=options.strategy(identity.component),
         )
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
