@@ -105,7 +105,7 @@ def test_shipped_control_options_equal_control_defaults():
     with dask.config.set({"elastic.control-period": 0.5, "elastic.control-budget": "1MiB"}):
         assert control_options().period == 0.5
         assert control_options().settings.budget_bytes == 2**20
-    with dask.config.set({"elastic.placement-period": "2s", "elastic.placement-max-moves": "7"}):
+    with dask.config.set({"elastic.placement-period": "2s", "elastic.placement-max-moves": 7}):
         assert control_options().placement == PlacementSettings(period=2.0, max_moves=7)
     for wrong in (
         {"elastic.placement-period": 0},

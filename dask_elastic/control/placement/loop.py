@@ -49,6 +49,9 @@ KEPT_COUNTS = 1_000
 """Numbers of nodes from which the transition matrix of MTM is made."""
 
 
+SMALL = 64
+"""Nodes of a cluster in which each period decides on the number of nodes, which takes several plans."""
+
 _UNCHANGED = "hardly anything has changed since a plan that gained too little, so homes stay."
 
 
@@ -249,12 +252,14 @@ class PlacementLoop:
         return last.covers(problem, *_quality(problem, problem.current), self.settings.least_gain)
 
     def _skipped(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
-        """Return the homes as they are, and the nodes to add and remove."""
+        """Return the homes as they are, and the nodes to add and remove; in large clusters as of the last plan."""
         assert memory.fruitless is not None, "a plan was fruitless"
         assert memory.reported is not None, "nodes are not removed here"
         memory.fruitless = memory.fruitless.later()
-        stay = placed.problem.placement(placed.problem.current)
-        memory.reported.decide(placed.problem, stay, np.zeros(placed.problem.bins, dtype=np.bool_), Scaling())
+        problem = placed.problem
+        stay = problem.placement(problem.current)
+        if problem.bins <= SMALL:
+            memory.reported.decide(problem, stay, np.zeros(problem.bins, dtype=np.bool_), Scaling())
         return placed, stay, memory.reported.wanted
 
     def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
