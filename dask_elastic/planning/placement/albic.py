@@ -147,7 +147,8 @@ class Albic:
             return None
         sent = np.asarray(counting.traffic[apart[:, 0], apart[:, 1]]).ravel()
         order = np.lexsort((np.random.default_rng(seed).random(len(apart)), -sent))
-        tried, now = set(), collocation(counting, counting.current)
+        now = collocation(counting, counting.current)
+        tried: set[tuple[int, int]] = set()
         for first, second in label[apart[order]].tolist():
             if (first, second) not in tried:
                 if len(tried) == self.pair_limit:
