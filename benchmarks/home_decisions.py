@@ -5,7 +5,7 @@ where a plan gained too little, and of taking a snapshot between two decisions; 
 per node, and three executors for each node, of which half communicate with 16 others each; loads change slightly every
 second. `decision_ms` is the median of some decisions, without the first one, which imports solvers. Then one line per
 placement with the delays of an event loop while decisions run back to back in a thread beside it, as in the scheduler,
-and without them, which shows the machine's share.
+and without them, which shows the machine's share; and the longest garbage collection meanwhile.
 
     python benchmarks/home_decisions.py [--nodes 1000] [--periods 5] [--placements flux,albic] [--wakes 1500]
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from decision import lateness
+from decision import Collections, lateness
 
 from dask_elastic.control.placement.choices import ALIASES, PLACEMENTS, SPREAD
 from dask_elastic.control.placement.loop import PlacementLoop
@@ -116,12 +116,14 @@ def event_loop(cluster: Cluster, placement: str, wakes: int) -> dict[str, Any]:
 
     line: dict[str, Any] = {"benchmark": "home_decisions", "placement": placement, "setting": "event loop"}
     for name, work in (("without", None), ("beside", decide)):
-        late = asyncio.run(lateness(wakes, work))
+        with Collections() as collections:
+            late = asyncio.run(lateness(wakes, work))
         line |= {
             f"late_median_ms_{name}": round(statistics.median(late), 2),
             f"late_p99_ms_{name}": round(float(np.quantile(late, 0.99)), 2),
             f"late_max_ms_{name}": round(max(late), 2),
             f"over_5_ms_{name}": sum(one > 5 for one in late),
+            f"gc_max_ms_{name}": round(collections.longest * 1e3, 2),
         }
     return line
 

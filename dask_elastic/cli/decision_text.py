@@ -44,10 +44,13 @@ def changes_text(decision: Mapping[str, Any]) -> str:
     >>> moved = {"executor": "per_key[0]", "source": "tcp://a:1", "target": "tcp://b:1"}
     >>> changes_text({"changes": [], "homes": [moved], "applied": True})
     'per_key[0] tcp://a:1 → tcp://b:1'
+    >>> changes_text({"changes": [], "homes": [moved], "applied": False})
+    'per_key[0] tcp://a:1 → tcp://b:1 (not carried out)'
     """
     homes = [f"{home['executor']} {home['source']} → {home['target']}" for home in decision.get("homes", ())]
     changes = "; ".join([*map(change_text, decision["changes"]), *homes]) or "no change"
-    return changes if decision["applied"] or not decision["changes"] else f"{changes} (not carried out)"
+    none = not (decision["changes"] or homes)
+    return changes if decision["applied"] or none else f"{changes} (not carried out)"
 
 
 def decision_text(decision: Mapping[str, Any]) -> tuple[str, list[str]]:

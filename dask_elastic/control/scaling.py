@@ -28,6 +28,9 @@ from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Mask, P
 from dask_elastic.planning.placement.quality import load_index
 from dask_elastic.vocab.errors import PlanningError
 
+TRIED = 8
+"""Up to so many nodes, each number of nodes to remove is tried; each try balances the whole cluster."""
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -218,10 +221,13 @@ class TargetUtilisation:
         state = np.bincount(bin, problem.state_bytes, problem.bins)[live]
         order = live[np.lexsort((-live, problem.shares(bin)[live], state))]
         highest = max(self.upper, _peak(problem, _balanced(problem, bin)) * saved) * (1 + SLACK)
-        for count in range(len(order) - self.least, 0, -1):
+        enough = (
+            count
+            for count in range(len(order) - self.least, 0, -1)
+            if _used(load, problem.capacities[order[count:]]) <= self.target * (1 + SLACK)
+        )
+        for count in _tried(next(enough, 0)):
             leaving = order[:count]
-            if _used(load, problem.capacities[order[count:]]) > self.target * (1 + SLACK):
-                continue
             draining = problem.draining.copy()
             draining[leaving] = True
             fewer = replace(problem, draining=draining)
@@ -229,6 +235,14 @@ class TargetUtilisation:
             if fewer.to_drain(balanced) == 0 and _peak(fewer, balanced) * saved <= highest:
                 return tuple(sorted(leaving.tolist()))
         return ()
+
+
+def _tried(most: int) -> list[int]:
+    """Return the numbers of nodes whose removal is tried, largest first: all of a few, of many in growing steps."""
+    if most <= TRIED:
+        return [*range(most, 0, -1)]
+    steps = (4**step for step in range(most.bit_length()))
+    return [most, *(most - step for step in steps if step < most)]
 
 
 def _used(load: Floats, capacities: Floats) -> float:

@@ -50,7 +50,7 @@ class DecisionsTable:
 
 
 def _row(decision: Decision) -> str:
-    held = bool(decision.changes) and not decision.applied
+    held = bool(decision.changes or decision.homes) and not decision.applied
     changes = "<br>".join(map(escape, changes_in_words(decision)))
     if held:
         changes += ' <span class="badge plain">not carried out</span>'

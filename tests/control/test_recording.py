@@ -20,7 +20,7 @@ from dask_elastic.control.recording import (
 )
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange
+from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, HomeForecast, StrategyCost
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
@@ -122,11 +122,15 @@ def test_recording_converts_numpy_numbers():
     msgpack.packb(snapshot_to_dict(snapshot))
 
 
+FORECAST = HomeForecast("flux", 5.5, 0.3, 0.5, -2.0, (StrategyCost("none", 0.1, 0.0, 0.0, 2.0, allowed=False),))
+MOVED = HomeChange(ExecutorId("op", 2), "tcp://a:1", "tcp://b:1", 0.0, 0.1)
+
+
 def test_decision_dict_survives_msgpack_and_json():
     change = CoreChange("job", 2, ExecutorId("op", 1), {0: 1}, {0: 1, 3: 2}, 5.5)
     decision = Decision(
         7, 1.25, "job", 2, None, 0.1, float("inf"), False, {ExecutorId("op", 1): 3}, (change,), True, "why", 2, ("op",),
-        5.5, 0.2, 0.001, (HomeChange(ExecutorId("op", 1), "tcp://a:1", "tcp://b:1", 5.5, 0.25),),
+        5.5, 0.2, 0.001, (HomeChange(ExecutorId("op", 1), "tcp://a:1", "tcp://b:1", 5.5, 0.25, FORECAST), MOVED),
     )  # fmt: skip
     plain = msgpack.unpackb(msgpack.packb(decision_to_dict(decision)))
     assert decision_from_dict(plain) == decision

@@ -7,6 +7,7 @@ import re
 import dask.config
 import pytest
 
+from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
 from dask_elastic.runtime.config.job_options import NAMES, job_options
@@ -112,6 +113,15 @@ def test_shipped_control_options_equal_control_defaults():
     with dask.config.set({"elastic.control-period": 0.5, "elastic.control-budget": "1MiB"}):
         assert control_options().period == 0.5
         assert control_options().settings.budget_bytes == 2**20
+    with dask.config.set({"elastic.placement-period": "2s", "elastic.placement-max-moves": 7}):
+        assert control_options().placement == PlacementSettings(period=2.0, max_moves=7)
+    for wrong in (
+        {"elastic.placement-period": 0},
+        {"elastic.placement-max-moves": 1.5},
+        {"elastic.retire-timeout": -1},
+    ):
+        with dask.config.set(wrong), pytest.raises(SubmitError, match=next(iter(wrong))):
+            control_options()
 
 
 def test_joining_node_takes_first_vacant_place_and_leaving_node_frees_one():

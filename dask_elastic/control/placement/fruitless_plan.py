@@ -16,6 +16,8 @@ class FruitlessPlan:
 
     Parameters
     ----------
+    nodes : tuple of str
+        The addresses of the nodes.
     groups : bytes
         The homes, the nodes that are draining, and the executors that stay.
     distance, collocation : float
@@ -24,32 +26,37 @@ class FruitlessPlan:
         Periods since.
     """
 
+    nodes: tuple[str, ...]
     groups: bytes
     distance: float
     collocation: float
     skipped: int = 0
 
     @staticmethod
-    def of(problem: PlacementProblem, distance: float, collocation: float) -> FruitlessPlan:
+    def of(problem: PlacementProblem, nodes: tuple[str, ...], distance: float, collocation: float) -> FruitlessPlan:
         """Return what is remembered of a problem.
 
         Examples
         --------
         >>> problem = PlacementProblem([4, 4, 2], current=[0, 0, 1], bins=2)
-        >>> plan = FruitlessPlan.of(problem, 0.6, 1.0)
-        >>> plan.covers(problem, 0.61, 1.0, 0.05), plan.covers(problem, 0.7, 1.0, 0.05)
-        (True, False)
+        >>> plan = FruitlessPlan.of(problem, ("a", "b"), 0.6, 1.0)
+        >>> [plan.covers(problem, ("a", "b"), distance, 1.0, 0.05) for distance in (0.61, 0.7)]
+        [True, False]
         """
         parts = (problem.current, problem.draining, problem.pinned)
-        return FruitlessPlan(b"|".join(part.tobytes() for part in parts), distance, collocation)
+        return FruitlessPlan(nodes, b"|".join(part.tobytes() for part in parts), distance, collocation)
 
-    def covers(self, problem: PlacementProblem, distance: float, collocation: float, least_gain: float) -> bool:
+    def covers(
+        self, problem: PlacementProblem, nodes: tuple[str, ...], distance: float, collocation: float, least_gain: float
+    ) -> bool:
         """Return whether another plan would hardly gain more.
 
         Parameters
         ----------
         problem : PlacementProblem
             The present problem.
+        nodes : tuple of str
+            The address of each of its bins.
         distance, collocation : float
             Its load distance and collocation, without moves.
         least_gain : float
@@ -59,7 +66,8 @@ class FruitlessPlan:
             self.skipped < LONGEST
             and distance <= self.distance + least_gain / 2
             and collocation >= self.collocation - least_gain / 2
-            and self.groups == FruitlessPlan.of(problem, distance, collocation).groups
+            and self.groups == FruitlessPlan.of(problem, nodes, distance, collocation).groups
+            and self.nodes == nodes
         )
 
     def later(self) -> FruitlessPlan:

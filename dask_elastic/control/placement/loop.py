@@ -197,7 +197,9 @@ class PlacementLoop:
                 snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held
             )
             seen = placed.problem
-            skips = self._skips(memory, seen)
+            if memory.reported is not None:
+                memory.reported.note_nodes(placed.addresses)
+            skips = self._skips(memory, placed)
             placed, placement, scaling = self._skipped(memory, placed) if skips else self._planned(memory, placed)
         except PlanningError as error:
             memory.worthwhile = 0
@@ -217,7 +219,7 @@ class PlacementLoop:
         if gains or urgent:
             memory.fruitless = None
         elif not skips:
-            memory.fruitless = FruitlessPlan.of(seen, *now)
+            memory.fruitless = FruitlessPlan.of(seen, placed.addresses, *now)
         made = moves if memory.worthwhile >= self.settings.patience else urgent
         deferred = () if made is moves else tuple(move for move in moves if move.source not in leaving)
         held_bins = set(problem.current[: len(placed.executors)].tolist())
@@ -240,21 +242,23 @@ class PlacementLoop:
             ),
         )
 
-    def _skips(self, memory: _Memory, problem: PlacementProblem) -> bool:
+    def _skips(self, memory: _Memory, placed: PlacedExecutors) -> bool:
         """Return whether another plan would gain as little as the last one."""
         last = memory.fruitless
         # Where nodes are marked for removal here, their removal takes several plans.
         if last is None or memory.reported is None:
             return False
-        return last.covers(problem, *_quality(problem, problem.current), self.settings.least_gain)
+        problem = placed.problem
+        return last.covers(problem, placed.addresses, *_quality(problem, problem.current), self.settings.least_gain)
 
     def _skipped(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:
         """Return the homes as they are, and the nodes to add and remove."""
         assert memory.fruitless is not None, "a plan was fruitless"
         assert memory.reported is not None, "nodes are not removed here"
         memory.fruitless = memory.fruitless.later()
-        stay = placed.problem.placement(placed.problem.current)
-        memory.reported.decide(placed.problem, stay, np.zeros(placed.problem.bins, dtype=np.bool_), Scaling())
+        problem = placed.problem
+        stay = problem.placement(problem.current)
+        memory.reported.decide(problem, stay, np.zeros(problem.bins, dtype=np.bool_), Scaling())
         return placed, stay, memory.reported.wanted
 
     def _planned(self, memory: _Memory, placed: PlacedExecutors) -> tuple[PlacedExecutors, Placement, Scaling]:

@@ -85,7 +85,11 @@ class BriefSearch:
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
         """Return a placement."""
-        limits = {"time_limit": SEARCH_SECONDS, "node_limit": self.nodes(problem.groups)}
+        nodes = self.nodes(problem.groups)
+        limits = {"time_limit": SEARCH_SECONDS, "node_limit": nodes}
+        if self.name == "albic":
+            # Those with the most traffic come first.
+            limits["pair_limit"] = nodes
         found: Placement = planner(self.name, "placement", **limits).plan(problem, seed)
         return found
 

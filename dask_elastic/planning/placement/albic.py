@@ -32,7 +32,7 @@ from dask_elastic.planning.placement.parts import above, contracted, pairs, part
 from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.numbers import is_number
+from dask_elastic.vocab.numbers import is_number, is_whole
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Albic:
         Seconds for an answer. The first run of the solver gets half of them, each further run half of the rest.
     node_limit : int, optional
         Branch-and-bound nodes per run of the solver. They bound its work, not its time.
+    pair_limit : int, optional
+        Pairs that are tried until one gains, in each step; all of them if left out.
 
     Raises
     ------
@@ -78,6 +80,7 @@ class Albic:
     score: float = 1.5
     time_limit: float | None = 5.0
     node_limit: int | None = None
+    pair_limit: int | None = None
 
     gradual = True
     by_number = ("groups", "bins")
@@ -89,6 +92,8 @@ class Albic:
         if not (is_number(self.step) and self.step > 0):
             raise PlanningError(f"step is {self.step!r}: give more than 0.")
         Milp(self.time_limit, self.node_limit)
+        if self.pair_limit is not None and not (is_whole(self.pair_limit) and self.pair_limit >= 1):
+            raise PlanningError(f"pair_limit is {self.pair_limit!r}: give 1 or more, or None to try all pairs.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: load left to drain, distance above the bound, counted traffic, distance."""
@@ -142,9 +147,12 @@ class Albic:
             return None
         sent = np.asarray(counting.traffic[apart[:, 0], apart[:, 1]]).ravel()
         order = np.lexsort((np.random.default_rng(seed).random(len(apart)), -sent))
-        tried, now = set(), collocation(counting, counting.current)
+        now = collocation(counting, counting.current)
+        tried: set[tuple[int, int]] = set()
         for first, second in label[apart[order]].tolist():
             if (first, second) not in tried:
+                if len(tried) == self.pair_limit:
+                    break
                 tried.add((first, second))
                 pinned = self._pin(whole, label, first, second)
                 # Collocating two parts may separate them from others.

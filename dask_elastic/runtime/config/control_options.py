@@ -11,7 +11,7 @@ from dask_elastic.runtime.config.parsing import Amount, Count, Duration, Option,
 from dask_elastic.vocab.errors import PlanningError, SubmitError
 
 PERIOD = Option("period", Duration(), key="control-period")
-RETIRE_TIMEOUT = Option("retire_timeout", Duration(positive=False))
+RETIRE_TIMEOUT = Option("retire_timeout", Duration(positive=False, least=0.0))
 SETTINGS = (
     Option("cooldown", Duration(positive=False), key="control-cooldown"),
     Option("release_after", Duration(positive=False), key="control-release-after"),

@@ -23,8 +23,9 @@ from dask_elastic.runtime.protocol.cluster_calls import Keep
 PLANNERS = [name for name in PLACEMENTS if name != SPREAD and name not in ALIASES.values()]
 KILLS = int(os.environ.get("HOME_KILLS", "1"))
 """How many jobs lose a worker while homes move; `make faults` has one with each planner."""
-KEYS = 64
-EXECUTORS = 4
+KEYS = 128
+EXECUTORS = 8
+"""Enough that hash functions of executors, the baselines of the papers, choose both workers."""
 SLEPT = 0.001
 SCHEMA = pa.schema({"key": pa.int64(), "value": pa.int64()})
 SETTINGS = {
@@ -33,6 +34,7 @@ SETTINGS = {
     "elastic.placement-period": "300ms",
     "elastic.placement-patience": 1,
     "elastic.placement-cooldown": "0s",
+    "elastic.placement-max-moves": EXECUTORS,
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from dask_elastic.control.placement.choices import PLACEMENTS, SPREAD, kind_of_placement
 from dask_elastic.control.placement.executors import with_moves
 from dask_elastic.control.placement.loop import PlacementLoop
+from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
@@ -260,3 +261,58 @@ def test_unknown_executor_and_idle_job_do_not_end_the_loop(made):
 def test_settings_out_of_range_are_refused_by_name(values, message):
     with pytest.raises(PlanningError, match=message):
         PlacementSettings(**values)
+
+
+class Counted:
+    """A planner that counts its plans; it never finds a move, or the one that another planner finds."""
+
+    def __init__(self, planner=None):
+        self.planner, self.plans = planner, 0
+
+    def plan(self, problem, seed=0):
+        self.plans += 1
+        return problem.placement(problem.current) if self.planner is None else self.planner.plan(problem, seed)
+
+
+def counted(monkeypatch, planner=None):
+    found = Counted(planner)
+    monkeypatch.setattr("dask_elastic.control.placement.loop.planner_of_job", lambda *given: found)
+    return found
+
+
+def test_plan_without_gain_is_not_repeated_while_hardly_anything_changes(made, monkeypatch):
+    planner = counted(monkeypatch)
+    snapshot = crowded(made, "flux")
+    decisions, _ = run(PlacementLoop(EAGER), snapshot, 13)
+    # One plan, five periods without, and again.
+    assert planner.plans == 3
+    skipped = [decision.reason.startswith("hardly anything has changed") for decision in decisions]
+    assert skipped == [False, *[True] * 5, False, *[True] * 5, False]
+    assert [decision.distance for decision in decisions] == [decisions[0].distance] * 13
+
+
+def test_change_of_load_homes_or_nodes_has_another_plan_made(made, monkeypatch):
+    planner = counted(monkeypatch)
+    loop, snapshot = PlacementLoop(EAGER), crowded(made, "flux", count=7)
+    run(loop, snapshot, 2)
+    assert planner.plans == 1
+    moved = [made.executor("a", index, min(index, 1), 0.5) for index in range(7)]
+    changes = [
+        crowded(made, "flux", nodes=4, count=7),
+        made.snapshot([made.node(number) for number in range(4)], made.job(moved)),
+        made.snapshot([made.node(number, retiring=number == 2) for number in range(4)], made.job(moved)),
+        made.snapshot(
+            [made.node(number, retiring=number == 2) for number in range(4)],
+            made.job([made.executor("a", index, min(index, 1), 0.5 if index else 0.1) for index in range(7)]),
+        ),
+    ]
+    for period, changed in enumerate(changes, 2):
+        run(loop, changed, 1, first=period)
+        assert planner.plans == period, f"change {period}"
+
+
+def test_plan_that_gains_is_made_again_in_each_period(made, monkeypatch):
+    planner = counted(monkeypatch, home_planner("flux"))
+    decisions, _ = run(PlacementLoop(PlacementSettings(patience=9)), crowded(made, "flux"), 4)
+    assert planner.plans == 4
+    assert all(decision.deferred for decision in decisions)

@@ -291,3 +291,37 @@ def test_worker_that_is_to_leave_since_it_was_prepared_becomes_no_home(emptied, 
         assert [address for address, _ in scheduler.asked(CancelHome)] == ["b", "c"]
 
     emptied(test)
+
+
+def test_workers_that_dask_retires_are_emptied_and_used_no_more(emptied):
+    async def test(coordinator, scheduler, record):
+        assert await coordinator.retirement.vacate(["b"]) == {}
+        assert 1 not in record.homes.of("op0")
+        assert coordinator.workers.retiring == {"b"}
+        coordinator.retirement.keep(["b"])
+        assert coordinator.workers.retiring == set()
+
+    emptied(test)
+
+
+def test_worker_that_jobs_cannot_leave_stays_and_others_are_emptied(emptied):
+    async def test(coordinator, scheduler, record):
+        kept = await coordinator.retirement.vacate(["a", "b"])
+        assert list(kept) == ["a"]
+        assert "worker a cannot be drained: it hosts rows[0], out[0] of job 'job'" in kept["a"]
+        assert 1 not in record.homes.of("op0")
+        assert coordinator.workers.retiring == {"b"}
+
+    emptied(test)
+
+
+def test_worker_that_is_not_emptied_in_time_is_used_again(emptied):
+    async def test(coordinator, scheduler, record):
+        record.finishing = True
+        coordinator.retirement.timeout = 0.01
+        kept = await coordinator.retirement.vacate(["b"])
+        assert "are still at home on workers that are to leave" in kept["b"]
+        assert coordinator.workers.retiring == set()
+        assert coordinator.retirement.active == 0
+
+    emptied(test)
