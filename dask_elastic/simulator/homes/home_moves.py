@@ -27,6 +27,7 @@ from dask_elastic.simulator.homes.packets import (
     Switch,
     Taken,
 )
+from dask_elastic.simulator.homes.same_state import check_same_state
 from dask_elastic.simulator.homes.state_copies import StateCopies
 from dask_elastic.simulator.instances import JobInstances, make_executor
 from dask_elastic.simulator.network import Item, Sent
@@ -301,6 +302,7 @@ class HomeMoves:
             known.close()
         first = {node: max(1, given.cores.get(node, 0))}
         store = handover.state(self.copies.arrived(node, identity))
+        check_same_state(identity, before.executor.store, store)
         executor = make_executor(world, before.component, identity, node, first, store)
         handover.install(executor)
         executor.store.track_dirty = True

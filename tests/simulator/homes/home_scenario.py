@@ -70,4 +70,5 @@ def first_failure(seeds: range) -> Exception | None:
 
 def happened(simulation: Simulation) -> Counter[str]:
     """Return what the moves of homes did, besides the rest."""
-    return simulation.happened() + simulation.world.moves.happened
+    moves = simulation.world.moves
+    return simulation.happened() + moves.happened + moves.copies.happened

@@ -157,36 +157,30 @@ def ends_of_inputs_are_not_handed_over(monkeypatch):
     monkeypatch.setattr(Inputs, "resume", resume)
 
 
-def marks_of_changes_are_not_handed_over(monkeypatch):
-    real = Handover.install
-    monkeypatch.setattr(Handover, "install", lambda self, executor: real(replace(self, changes=None), executor))
-
-
 def incarnations_begin_anew(monkeypatch):
     monkeypatch.setattr(Links, "resume", lambda self, incarnations: None)
 
 
 def requested_flushes_are_forgotten(monkeypatch):
     real = Handover.of.__func__
-    monkeypatch.setattr(Handover, "of", classmethod(lambda cls, executor: replace(real(cls, executor), flushes=())))
+    monkeypatch.setattr(Handover, "of", classmethod(lambda cls, *given: replace(real(cls, *given), flushes=())))
 
 
 MUTANTS = {
-    end_mark_overtakes_sends_in_progress: TimedHomeScenario(0, outages=0.0),
+    end_mark_overtakes_sends_in_progress: TimerHomeScenario(0, outages=0.25, pauses=0.05),
     end_mark_follows_the_end: HomeScenario(3),
     instance_without_sends_is_not_switched: CheckpointedHomeScenario(0, outages=0.0),
     first_end_mark_is_enough: TimedHomeScenario(4, outages=0.0),
     executor_leaves_before_it_is_drained: TimerHomeScenario(0, outages=0.0),
     remote_tasks_do_not_flush_before_the_hand_over: CheckpointedHomeScenario(0, outages=0.0),
-    checkpoint_goes_on_during_a_move: CheckpointedHomeScenario(1),
+    checkpoint_goes_on_during_a_move: CheckpointedHomeScenario(16, outages=0.25, pauses=0.05),
     new_home_does_not_hold: CheckpointedHomeScenario(0, outages=0.0),
     held_items_are_overtaken: TimedHomeScenario(0, outages=0.0),
-    hand_over_waits_for_one_fence: HomeScenario(16, pauses=0.05),
+    hand_over_waits_for_one_fence: CheckpointedHomeScenario(1, outages=0.0, pauses=0.05),
     credit_returns_to_the_old_home: TimedHomeScenario(2, outages=0.0),
     new_home_does_not_know_earlier_moves: HomeScenario(14),
     watermarks_of_inputs_are_not_handed_over: TimedHomeScenario(2, outages=0.0),
-    ends_of_inputs_are_not_handed_over: HomeScenario(1),
-    marks_of_changes_are_not_handed_over: CheckpointedHomeScenario(10, outages=0.0),
+    ends_of_inputs_are_not_handed_over: TimedHomeScenario(5, outages=0.0, pauses=0.05),
     incarnations_begin_anew: CheckpointedHomeScenario(0, outages=0.0),
     requested_flushes_are_forgotten: HomeScenario(14),
 }

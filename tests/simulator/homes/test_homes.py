@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from home_scenario import KINDS, happened
+from home_scenario import KINDS, TimerHomeScenario, happened
 
 SEEDS = 12
 """Of each kind of scenario."""
 
 MOVED = SEEDS // 4
+
+LOST = (16,)
+"""Seeds of such losses."""
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
@@ -22,3 +25,12 @@ def test_homes_move_under_moves_of_shards_checkpoints_and_outages(kind, outages)
         seen += happened(scenario.run())
     assert seen["moved"] > MOVED
     assert seen["held"] > MOVED
+    assert min(seen["copied first"], seen["copied last"]) > 0
+
+
+def test_move_is_cancelled_when_its_target_is_lost_while_state_is_copied():
+    seen = Counter()
+    for seed in LOST:
+        seen += happened(TimerHomeScenario(seed, outages=0.25, pauses=0.05 if seed % 4 < 2 else 0.0).run())
+    assert seen["lost while copying"] > 0
+    assert seen["copied again"] > 0
