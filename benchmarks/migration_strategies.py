@@ -3,8 +3,8 @@
 One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper.
 The load of the shards of one worker rises by half, then that of the other's; meanwhile a shard moves from the worker
 with more load every `--every` seconds, by each strategy. The costs are those of the engine: nothing is emulated.
-Prints one JSON line for each run: moves, their pauses, and the latencies to the end of their processing of the rows that
-are due while shards move, and of the others. As in the paper, it is the state that makes a migration slow: `--fields`
+Prints one JSON line for each run: moves, their pauses, and the latencies to the end of processing of the rows that are
+due while shards move, and of the others. As in the paper, it is the state that makes a migration slow: `--fields`
 aggregates for each key make it as large as that of a Java program.
 
     python benchmarks/migration_strategies.py [--seconds 24] [--runs 2] [--rate 20000] [--every 2] [--keys 50000]
