@@ -3,7 +3,8 @@
 Notes
 -----
 Enorm, sections 4.5, 5 and 5.1. Two basic operations, `Migrate` and `RePartition`, change a job; the others are
-sequences of them. Rule (c) of the paper's `Migrate` has the index i where the component is meant that the operator leaves, j.
+sequences of them. Rule (c) of the paper's `Migrate` has the index i where the component is meant that the operator
+leaves, j.
 The job's own components are drawn with what this model says of them; see `topology.windows.configuration`.
 """
 
