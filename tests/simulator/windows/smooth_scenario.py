@@ -45,6 +45,7 @@ class SmoothScenario(InstantScenario):
 FOUND = (
     SmoothScenario(
         seed=5,
+        outages=0.0,
         disturbances=[
             Cores(at=13, executor=4, nodes=(50097, 38348, 43428)),
             Cores(at=17, executor=7, nodes=(3873, 10367)),

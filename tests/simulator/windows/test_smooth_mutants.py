@@ -14,7 +14,7 @@ from dask_elastic.executor.task_queue import Work
 
 MOST_SEEDS = 60
 
-TRIED_FIRST = (6, 0, 3, 10, 9, 37)
+TRIED_FIRST = (6, 10, 38, 37)
 """Seeds that find what most others do not."""
 
 
@@ -108,7 +108,7 @@ MUTANTS = [
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
     first = [SmoothScenario(seed) for seed in TRIED_FIRST]
-    for scenario in [*first, *FOUND, *map(SmoothScenario, range(MOST_SEEDS))]:
+    for scenario in [*first, FOUND[0], *map(SmoothScenario, range(MOST_SEEDS))]:
         if scenario.failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
