@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_elastic.executor.handed_over import HandedOver
 from dask_elastic.executor.instructions import InstallState, Instruction, OpenShard, Wake
+from dask_elastic.executor.moving.handed_over import HandedOver
+from dask_elastic.executor.moving.shared_shards import SharedShard, mixed
 from dask_elastic.executor.piece import SMALL_BLOCK, Piece
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes, closes
-from dask_elastic.executor.shared_shards import SharedShard, mixed
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus

@@ -10,7 +10,7 @@ from itertools import islice
 from dask_elastic.executor.control_records.cuts import Cuts
 from dask_elastic.executor.instant_moves import InstantMoves
 from dask_elastic.executor.instructions import InstallState, Instruction, RequestFlush, Wake
-from dask_elastic.executor.move_choice import MoveChoice
+from dask_elastic.executor.moving.move_choice import MoveChoice
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
@@ -30,8 +30,9 @@ _LATEST = 20
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """A finished move: what moved, when it ended, and for how many seconds its shard was paused; by which strategy, and
-    why this was chosen. A smooth move ends when the target has the rows of later windows.
+    """A finished move: what moved, when it ended, how many seconds its shard was paused, by which strategy and why.
+
+    A smooth move has ended when its target gets the rows of later windows.
     """
 
     shard: int

@@ -130,8 +130,13 @@ class Processor:
             process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
             if batch.separate or batch.side is not None:
                 assert isinstance(self.windows, WindowLogic), "only windows that share slices may cease to"
-                kinds = {"separate": batch.separate, "side": batch.side}
-                process = partial(self.windows.process, reached=batch.reached, settled=batch.settled, **kinds)
+                process = partial(
+                    self.windows.process,
+                    reached=batch.reached,
+                    settled=batch.settled,
+                    separate=batch.separate,
+                    side=batch.side,
+                )
         elif isinstance(self.logic, FunctionLogic):
             process = partial(self.logic.process, reached=batch.reached)
 

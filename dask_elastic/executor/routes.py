@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dask_elastic.executor.moving.shared_shards import SharedShard, SharedShards, mixed
 from dask_elastic.executor.piece import Block, Piece, Receipt, pieces_by_route, routed_block, sorted_block
-from dask_elastic.executor.shared_shards import SharedShard, SharedShards, mixed
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import LabelItem
 from dask_elastic.executor.task_status import TaskStatus

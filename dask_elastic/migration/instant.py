@@ -13,9 +13,9 @@ copy: it finishes the sub-batch that it is processing before.
 If the source is lost, what it had flushed is merged, and the target processes the rest. If the target is lost before
 the partials have arrived, the shard waits for them. Its next owner is installed from the primary copy, and merges them.
 
-A smooth move is an instant one whose source stays: it gets the rows of the windows that had begun, and closes these; the
-target gets those of later windows. When the last window of the source has closed, its label finds no partials. If the
-source must leave before, or is lost, its partials are merged as those of an instant move.
+A smooth move (decision 80) is an instant one whose source stays: it gets the rows of the windows that had begun, and
+closes these; the target gets those of later windows. When the last window of the source has closed, its label finds no
+partials. If the source must leave before, or is lost, its partials are merged as those of an instant move.
 """
 
 from __future__ import annotations

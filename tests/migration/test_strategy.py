@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.migration.strategy import LATER, check_strategy
+from dask_elastic.migration.strategy import LATER, check_names, check_strategy
+from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.vocab.errors import SubmitError
 
 
@@ -60,3 +61,27 @@ def test_instant_moves_of_windows_are_allowed_unless_fused():
 def test_strategies_of_later_versions_are_refused_by_name(strategy):
     with pytest.raises(SubmitError, match=f"'{strategy}' is not available yet: choose from 'labelled', 'instant'"):
         check_strategy(strategy, [])
+
+
+def test_smooth_moves_are_refused_as_instant_ones_and_chosen_moves_never():
+    for strategy in ("instant", "smooth"):
+        with pytest.raises(SubmitError, match=f"'{strategy}', but 'counted' has no windows"):
+            check_strategy(strategy, computed())
+    check_strategy("auto", computed())
+    check_strategy("auto", computed("1s"), computed("1s"))
+
+
+def test_names_of_other_operators_are_refused():
+    check_names(["counted"], ["counted"])
+    with pytest.raises(SubmitError, match="migration names 'rows', but the computes are 'counted'"):
+        check_names(["rows"], ["counted"])
+    with pytest.raises(SubmitError, match=r"'behind', which runs in the tasks of another compute.*pass fuse=False"):
+        check_names(["behind"], ["counted"], ["behind"])
+
+
+def test_strategies_are_those_of_named_computes():
+    options = job_options({"migration": {"hot": "smooth"}})
+    assert (options.strategy("hot"), options.strategy("cold")) == ("smooth", "labelled")
+    assert job_options({"migration": "auto"}).strategy("hot") == "auto"
+    with pytest.raises(SubmitError, match=r"of 'hot' is 'smoth': choose from .*did you mean 'smooth'"):
+        job_options({"migration": {"hot": "smoth"}})

@@ -11,6 +11,7 @@ from dask_elastic.state.slot_search import Mask
 from dask_elastic.state.slots import Column
 from dask_elastic.topology.windowing import SessionWindow, Windowing
 from dask_elastic.vocab.row_counts import RowCounts
+from dask_elastic.vocab.window_side import WindowSide
 
 
 class SessionCells:
@@ -49,7 +50,7 @@ class SessionCells:
         self.gap = window.gap
         self.lateness = windowing.allowed_lateness
 
-    def of(self, times: list[Times], reached: int) -> Assigned:
+    def of(self, times: list[Times], reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows; see `EventCells.of`."""
         return self.of_points(times[0], reached)
 

@@ -23,7 +23,7 @@ from dask_elastic.executor.windows.closing import (
     merged_slices,
     touched,
 )
-from dask_elastic.executor.windows.event_times import Times, timestamps
+from dask_elastic.executor.windows.event_times import timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
@@ -138,7 +138,8 @@ class WindowLogic:
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
             began, count = self._began(), rows.num_rows
-            assigned = self._assigned(times, BEGINNING if reached is None else reached, separate, side)
+            cells = self.cells if side is None and not separate else self._instances or self.cells
+            assigned = cells.of(times, BEGINNING if reached is None else reached, side)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
@@ -150,15 +151,6 @@ class WindowLogic:
             self._store.row_counts[task] = counts.plus(self._store.row_counts.get(task, ()))
         self._late += late
         return outputs
-
-    def _assigned(self, times: list[Times], reached: int, separate: bool, side: WindowSide | None) -> Assigned:
-        if side is not None:
-            cells = self._instances or self.cells
-            assert isinstance(cells, EventCells), "only windows over event time are divided by their begin"
-            return cells.of(times, reached, side)
-        chosen = self._instances if separate else self.cells
-        assert chosen is not None, "only windows that share slices may cease to"
-        return chosen.of(times, reached)
 
     def take_late(self) -> list[pa.RecordBatch]:
         """Return the rows since the last call that came too late for all of their instances, or have no time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.vocab.errors import MoveRefused
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import Pump
@@ -19,7 +21,18 @@ KEYS = 500
 COUNT = 200_000
 
 
-@pytest.mark.parametrize("strategy", ["instant", "disruptive"])
+def shard_moves_by(job, strategy):
+    """Request a move to another worker, and return whether any was made by a strategy."""
+    placed = job.assignment()
+    for row in placed.itertuples():
+        for other in placed.itertuples():
+            if row.node != other.node and len(row.shards):
+                with contextlib.suppress(MoveRefused):
+                    job.move_shard("counted", int(row.shards[0]), int(other.task))
+    return strategy in set(job.moves()["strategy"])
+
+
+@pytest.mark.parametrize("strategy", ["instant", "smooth", {"counted": "auto"}, "disruptive"], ids=str)
 def test_windows_have_all_rows_while_shards_move(client, wait_until, strategy):
     numbers = np.arange(COUNT)
     rows = pa.table({"k": numbers % KEYS, "v": numbers % 97, "at": pa.array(numbers * 1000, pa.timestamp("us"))})
@@ -41,6 +54,12 @@ def test_windows_have_all_rows_while_shards_move(client, wait_until, strategy):
         before = moved()
         job.set_cores("counted", cores)
         wait_until(lambda b=before: moved() > b, "shards move between workers")
+    if strategy == "smooth":
+        wait_until(lambda: shard_moves_by(job, strategy), "a shard moves smoothly")
+    used = set(job.moves().query("across_nodes")["strategy"])
+    reasons = job.moves().query("across_nodes")["reason"]
+    assert used <= {"labelled", "instant", "smooth"} if isinstance(strategy, dict) else strategy in used
+    assert isinstance(strategy, dict) == any(reasons)
     sent = pump.stop().to_pandas()
     job.end_of_input()
     job.wait(timeout=100, progress=False)

@@ -16,6 +16,7 @@ pytest.register_assert_rewrite(
     "function_scenario",
     "consolidate_scenario",
     "instant_scenario",
+    "smooth_scenario",
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import consolidate_scenario  # noqa: E402, F401  imported by path
@@ -24,6 +25,7 @@ import function_scenario  # noqa: E402, F401  imported by path
 import instant_scenario  # noqa: E402, F401  imported by path
 import session_scenario  # noqa: E402, F401  imported by path
 import sharing_scenario  # noqa: E402, F401  imported by path
+import smooth_scenario  # noqa: E402, F401  imported by path
 import window_scenario  # noqa: E402, F401  imported by path
 
 sys.path.pop(0)

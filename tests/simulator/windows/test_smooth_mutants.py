@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from smooth_scenario import SmoothScenario
+from smooth_scenario import FOUND, SmoothScenario
 
 from dask_elastic.executor import instant_moves, routes
-from dask_elastic.executor.handed_over import HandedOver
 from dask_elastic.executor.instant_moves import InstantMoves
+from dask_elastic.executor.moving.handed_over import HandedOver
+from dask_elastic.executor.moving.shared_shards import SharedShards
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.shared_shards import SharedShards
 from dask_elastic.executor.task_queue import Work
 
 MOST_SEEDS = 60
 
-TRIED_FIRST = (1, 5, 9, 13)
+TRIED_FIRST = (6, 10, 38, 37)
 """Seeds that find what most others do not."""
 
 
@@ -107,7 +107,8 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
-    for seed in [*TRIED_FIRST, *range(MOST_SEEDS)]:
-        if SmoothScenario(seed).failure() is not None:
+    first = [SmoothScenario(seed) for seed in TRIED_FIRST]
+    for scenario in [*first, FOUND[0], *map(SmoothScenario, range(MOST_SEEDS))]:
+        if scenario.failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

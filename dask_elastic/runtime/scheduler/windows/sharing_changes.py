@@ -282,8 +282,8 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
     strategy = record.spec.options.strategy(operator)
     if strategy in MERGING_AT_TIMES:
         raise PlanningError(
-            f"{operator!r} of job {record.name!r} has migration={strategy!r}: its partials travel between tasks as they are, so that "
-            'how they are kept does not change. Submit it with migration="labelled".'
+            f"{operator!r} of job {record.name!r} has migration={strategy!r}: its partials travel between tasks as "
+            'they are, so that how they are kept does not change. Submit it with migration="labelled".'
         )
     windowing = _windowing(record.spec.summary(operator).windowing)
     if windowing is None:

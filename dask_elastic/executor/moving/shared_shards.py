@@ -110,19 +110,21 @@ class SharedShards:
         accounting.
         """
         shared = self._by_shard[shard]
-        both = [(shared.source, WindowSide(shared.begin, False)), (shared.target, WindowSide(shared.begin, True))]
+        before, after = WindowSide(shared.begin, later=False), WindowSide(shared.begin, later=True)
         if piece.block.record is not None:
-            found = [(task, piece._replace(block=piece.block._replace(side=side))) for task, side in both]
+            of_tasks = ((shared.source, before), (shared.target, after))
+            found = [(task, piece._replace(block=piece.block._replace(side=side))) for task, side in of_tasks]
         else:
             assert self.sides is not None, "only executors that know the windows of rows share shards"
             rows, hashes = piece.block.part(piece.start, piece.stop)
             earlier, later = self.sides.divide(rows, shared.begin)
-            found = [
-                (task, _part(piece, rows, hashes, chosen, side))
-                for (task, side), of_task, of_other in zip(both, (earlier, later), (later, earlier), strict=True)
-                for chosen, side in ((of_task & ~of_other, None), (of_task & of_other, side))
-                if chosen.any()
+            of_rows: list[tuple[int, Mask, WindowSide | None]] = [
+                (shared.source, earlier & ~later, None),
+                (shared.source, earlier & later, before),
+                (shared.target, later & ~earlier, None),
+                (shared.target, earlier & later, after),
             ]
+            found = [(task, _part(piece, rows, hashes, chosen, side)) for task, chosen, side in of_rows if chosen.any()]
         added = sum(part.length for _, part in found) - piece.length
         piece.receipt.rows += added
         self.added += added

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.executor.measures import AHEAD_SECONDS, Measures
-from dask_elastic.executor.shared_shards import SharedShards
+from dask_elastic.executor.moving.shared_shards import SharedShards
 from dask_elastic.migration.choice import MoveMeasures, explained, strategy_costs
 from dask_elastic.migration.strategy import AUTO, LABELLED
 
