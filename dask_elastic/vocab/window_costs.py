@@ -13,9 +13,9 @@ class WindowCosts(NamedTuple):
     rows, batches, pairs, squares : float
         Rows and batches that were added; pairs of a row and a partial that it was added to; the squares of each batch's
         pairs.
-    adding, products : float
-        CPU seconds of adding them, and each batch's seconds times its pairs: with `squares`, what a least-squares fit
-        needs to tell the cost of a batch from that of a pair.
+    adding, products, deviation : float
+        CPU seconds of adding them; each batch's seconds times its pairs; and the squares of its seconds: what a
+        least-squares fit needs beside `squares` to tell the cost of a batch from that of a pair, and how sure that is.
     merged, merging : float
         Keys of partials and of shorter instances that were merged into instances of slices, and the CPU seconds.
     apart, closing : float
@@ -36,6 +36,7 @@ class WindowCosts(NamedTuple):
     squares: float = 0.0
     adding: float = 0.0
     products: float = 0.0
+    deviation: float = 0.0
     merged: float = 0.0
     merging: float = 0.0
     apart: float = 0.0
@@ -56,7 +57,7 @@ class WindowCosts(NamedTuple):
         seconds : float
             The CPU seconds of adding them.
         """
-        return cls(float(rows), 1.0, float(pairs), float(pairs) * pairs, seconds, seconds * pairs)
+        return cls(float(rows), 1.0, float(pairs), float(pairs) * pairs, seconds, seconds * pairs, seconds**2)
 
     @property
     def seconds(self) -> float:
