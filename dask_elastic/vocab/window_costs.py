@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple
 
 
@@ -77,7 +78,8 @@ class WindowCosts(NamedTuple):
         WindowCosts
             The sums of both.
         """
-        return WindowCosts(*(one + two for one, two in zip(self, other, strict=True))) if other else self
+        # Twice as fast as a generator; tasks add up after each batch.
+        return WindowCosts._make(map(operator.add, self, other)) if other else self
 
     def since(self, before: WindowCosts) -> WindowCosts | None:
         """Return the sums since an earlier moment; None if they have begun anew in the meantime.
