@@ -212,12 +212,8 @@ class Windowing:
             )
         if self.share is not True and self.share is not False and self.share != "auto":
             raise TopologyError(f"share is {self.share!r}; give True, False or 'auto'.")
-        if self.share is True and not self._may_share:
-            raise TopologyError(
-                f"share=True, but {self} cannot share slices: only windows over event time can of which a row is in "
-                "several instances, whose rows are points in time, and whose results are neither corrected nor emitted "
-                "early; omit share."
-            )
+        if self.share is True and self.unshared is not None:
+            raise TopologyError(f"share=True, but {self} cannot share slices, because {self.unshared}; omit share.")
 
     @property
     def counted(self) -> bool:
@@ -236,13 +232,23 @@ class Windowing:
         """Whether instances share partial results per slice."""
         if self.share == "auto":
             slices = max((window.length for window in self._event_windows), default=0) // max(1, self.slice)
-            return self._may_share and slices <= MOST_SLICES
+            return self.unshared is None and slices <= MOST_SLICES
         return self.share
 
     @property
-    def _may_share(self) -> bool:
-        overlap = sum(-(-window.length // window.frequency) for window in self._event_windows)
-        return overlap > 1 and len(self.time) == 1 and not self.revised
+    def unshared(self) -> str | None:
+        """Why instances cannot share partial results of slices; None if they can."""
+        if not self._event_windows:
+            return "only windows of a fixed length over event time consist of slices"
+        if len(self.time) > 1:
+            return "rows that stand for spans of time may lie across slices"
+        if self.emit == "updates":
+            return "emit='updates' would merge all slices of each instance after each batch"
+        if self.allowed_lateness:
+            return "allowed_lateness needs a state for each instance and key, which counts its revisions"
+        if sum(-(-window.length // window.frequency) for window in self._event_windows) <= 1:
+            return "no row is in two instances"
+        return None
 
     @property
     def revised(self) -> bool:

@@ -12,6 +12,9 @@ PARTIAL_BYTES = 80
 """Bytes of state of a partial of a few counts and sums, by which the number of keys is estimated."""
 
 
+_UNITS = (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0))
+
+
 @dataclass(frozen=True)
 class WindowMeasures:
     """What is measured of a windowed compute.
@@ -113,10 +116,14 @@ class WindowExplanation:
             )
         own, other = (plan.shared, plan.separate) if shares else (plan.separate, plan.shared)
         # Event time may pass faster than the clock, for example when a stream is replayed.
-        pace = 1.0
+        pace, second = 1.0, "second"
         if self.measured is not None and self.measured.event_rows:
             pace = self.measured.rows / self.measured.event_rows
-        lines.append(f"predicted: {own * pace:.3g} CPU seconds per second, {other * pace:.3g} with share={not shares}")
+        if not pace:
+            pace, second = 1.0, "second of event time"
+        lines.append(
+            f"predicted: {own * pace:.3g} CPU seconds per {second}, {other * pace:.3g} with share={not shares}"
+        )
         lines.append(self._costs(plan))
         if other < own and self.windowing.share == "auto" and self.windowing.shares:
             wanted = "instances" if shares else "slices"
@@ -134,16 +141,16 @@ class WindowExplanation:
         """Return the costs on which the prediction is based, and where they are from."""
         measured = None if self.measured is None else self.measured.costs
         units = COUNTS_AND_SUMS if measured is None else measured.units
-        formed = _of_result(units.formed) if units.formed is not None else f"{units.merge * 1e9:.3g} ns per merged key"
+        formed = _of_result(units.formed) if units.formed is not None else f"{_duration(units.merge)} per merged key"
         text = (
-            f"costs: E = {units.row * 1e9:.3g} ns per row and instance, W = {plan.overlap:.3g} instances per row; "
+            f"costs: E = {_duration(units.row)} per row and instance, W = {plan.overlap:.3g} instances per row; "
             f"closing {formed} of slices, {_of_result(units.result)} of instances"
         )
         if measured is None or not units.measured:
             return f"{text}; those of counts and sums, since nothing is measured yet"
         names = {"row": "adding rows", "merge": "closing slices", "result": "closing instances"}
         lacking = " and ".join(name for key, name in names.items() if key not in units.measured)
-        other = f"; {measured.other * 1e9:.3g} ns per row with either plan"
+        other = f"; {_duration(measured.other)} per row with either plan"
         return f"{text}{other}; measured{f', except {lacking}, as of counts and sums' if lacking else ''}"
 
     def _measured(self, measured: WindowMeasures) -> str:
@@ -158,7 +165,12 @@ class WindowExplanation:
 
 
 def _of_result(seconds: float) -> str:
-    return f"{seconds * 1e9:.3g} ns per result"
+    return f"{_duration(seconds)} per result"
+
+
+def _duration(seconds: float) -> str:
+    unit, size = next((unit, size) for unit, size in _UNITS if seconds < 1000 * size or unit == "s")
+    return f"{seconds / size:.3g} {unit}"
 
 
 def explain_windows(

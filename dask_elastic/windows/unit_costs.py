@@ -4,8 +4,9 @@ Goal
     Costs by which both plans can be predicted while only one of them runs.
 Method
     A batch takes a time of its own, whatever it contains, and a time for each pair of a row and a partial. Both follow
-    from the sums of `WindowCosts` by least squares if the sizes of batches differ enough, and the rest from ratios.
-    What is not measured yet is that of counts and sums.
+    from the sums of `WindowCosts` by least squares if the fit is good enough: if the sizes of batches differ, and few
+    batches take much longer than others, as the first ones do, or those on a busy machine. Otherwise, at most half of
+    the time is that of batches. The rest are ratios. What is not measured yet is that of counts and sums.
 Not done
     The caches of the processor, which make a pair cost more where there are more partials.
 
@@ -16,6 +17,7 @@ Enorm, section 5.1.1: E, the average cost of a tuple; K, here the keys of a resu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -33,6 +35,9 @@ LEAST_BATCHES = 20
 
 LEAST_SPREAD = 0.1
 """The sizes of batches must vary by this share of their mean for a fit."""
+
+MOST_ERROR = 0.2
+"""The standard error of the cost of a pair, as a share of it, up to which a fit is good."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,9 @@ def _fitted(costs: WindowCosts) -> float | None:
         return None
     row = (costs.products / count - mean * costs.adding / count) / variance
     batch = costs.adding / count - row * mean
-    return batch if row > 0 and batch >= 0 else None
+    residual = max(0.0, costs.deviation / count - (costs.adding / count) ** 2 - row**2 * variance)
+    error = math.sqrt(residual / (count - 2) / variance)
+    return batch if batch >= 0 and error < MOST_ERROR * row else None
 
 
 def measured_keys(parts: Iterable[WindowCosts | None]) -> float | None:

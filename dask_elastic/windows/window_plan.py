@@ -221,10 +221,8 @@ def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = Non
     size = longest if slice is None else slice
     if size < 1 or longest % size:
         raise PlanningError(f"slice is {size}: give a divisor of {longest}, of which all instances consist.")
-    if len(windowing.time) > 1:
-        return WindowPlan(windows, size, "instances", "rows that stand for spans of time may lie across slices")
-    if windowing.revised:
-        return WindowPlan(windows, size, "instances", "their results may be corrected or appear early")
+    if (len(windowing.time) > 1 or windowing.revised) and windowing.unshared is not None:
+        return WindowPlan(windows, size, "instances", windowing.unshared)
     try:
         found = _consolidation(windows, size)
     except PlanningError:

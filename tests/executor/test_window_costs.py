@@ -68,7 +68,7 @@ def test_rows_of_slices_are_one_pair_each_and_merges_are_counted_by_key():
     assert task.costs == WindowCosts.of_batch(rows=6, pairs=6, seconds=1.0)
     assert task.close(20) == 6
     # Slices 0 and 1, and the window of both, each of two keys.
-    assert task.costs._replace(rows=0, batches=0, pairs=0, squares=0, adding=0, products=0) == WindowCosts(
+    assert task.costs._replace(rows=0, batches=0, pairs=0, squares=0, adding=0, products=0, deviation=0) == WindowCosts(
         merged=8, merging=1.0, results=6, instances=3
     )
 
@@ -105,6 +105,7 @@ def test_instance_counts_as_the_share_of_the_shards_that_closed_it():
     task.rows([1])
     task.close(20)
     assert task.costs.instances == 2 / SHARDS
+    assert type(task.costs.instances) is float, "it is sent as a plain number"
     assert task.costs.results == 4
 
 

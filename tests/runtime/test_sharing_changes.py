@@ -18,9 +18,7 @@ from dask_elastic.vocab.errors import JobEnded, PlanningError, UnknownOperator
 from dask_elastic.vocab.window_costs import WindowCosts
 
 SECOND = 1_000_000
-EXPENSIVE = WindowCosts(rows=1e4, batches=1, pairs=1e4, squares=1e8, adding=1e-3, products=10.0)._replace(
-    merged=1e3, merging=1.0, results=1e3, instances=1.0
-)
+EXPENSIVE = WindowCosts.of_batch(10_000, 10_000, 1e-3)._replace(merged=1e3, merging=1.0, results=1e3, instances=1.0)
 """Rows that cost 100 ns, and results of slices that cost 1 ms."""
 HOPPING = Windowing((EventWindow(0, 10 * SECOND, SECOND),), ("at",))
 NODES = {"a": 2, "b": 2}
@@ -214,7 +212,7 @@ def test_home_that_refuses_leaves_the_plan_and_the_next_period_tries_again(run):
         (None, "no aggregates over windows"),
         (replace(HOPPING, share=True), "share=True"),
         (replace(HOPPING, share=False), "share=False"),
-        (Windowing((EventWindow(0, SECOND, SECOND),), ("at",)), "cannot share slices"),
+        (Windowing((EventWindow(0, SECOND, SECOND),), ("at",)), "no row is in two instances"),
     ],
 )
 def test_windows_that_cannot_change_are_refused(run, windowing, error):

@@ -47,6 +47,16 @@ def test_batches_of_one_size_have_at_least_half_of_their_cost_in_rows(size, coun
     assert found.batch + found.row * size == pytest.approx(batch + row * size)
 
 
+@pytest.mark.parametrize(("slow", "is_fitted"), [(0, True), (5, False)])
+def test_few_slow_batches_that_hide_the_cost_of_a_row_are_not_fitted(slow, is_fitted):
+    # The first batches make the partials of all keys.
+    first = [WindowCosts.of_batch(rows, rows, 0.05) for rows in range(1000, 1000 + slow)]
+    costs = reduce(WindowCosts.plus, [*first, batches(range(1000, 9000, 100), batch=1e-4, row=2e-8)])
+    found = unit_costs(costs)
+    assert ("batch" in found.measured) is is_fitted
+    assert found.batch == pytest.approx(BATCH_COST)
+
+
 def test_noise_that_makes_larger_batches_cheaper_fits_nothing():
     costs = reduce(
         WindowCosts.plus, [WindowCosts.of_batch(rows, rows, 1e-3 - rows * 1e-8) for rows in range(100, 2000)]

@@ -162,8 +162,8 @@ def closing_costs(made: Closing | None, share: float, separate: bool, seconds: f
     if made is None or not len(made.starts):
         return WindowCosts(closing=seconds) if separate else WindowCosts(merging=seconds)
     # Results are in the order of ends and begins.
-    instances = share * (1 + np.count_nonzero((np.diff(made.starts) != 0) | (np.diff(made.ends) != 0)))
-    common = WindowCosts(results=len(made.starts), instances=instances)
+    changes = int(np.count_nonzero((np.diff(made.starts) != 0) | (np.diff(made.ends) != 0)))
+    common = WindowCosts(results=len(made.starts), instances=share * (1 + changes))
     if made.merged:
         return common._replace(merged=made.merged, merging=seconds)
     return common._replace(apart=len(made.starts), closing=seconds)

@@ -273,7 +273,8 @@ def decode_message(header: Header, decoder: Decoder, take: Callable[[], Any]) ->
         case "LabelReturned":
             return m.LabelReturned(fields[0], fields[1], fields[2], decoder.rows(fields[3], take))
         case "Done":
-            return m.Done(*fields[:4], _integers(kind, fields[4]), _reals(kind, fields[5]))
+            counts, costs = _integers(kind, fields[4]), _reals(kind, fields[5])
+            return m.Done(fields[0], fields[1], fields[2], fields[3], counts, costs)
     made: m.ToRemote | m.ToHome = getattr(m, kind)(*fields)
     return made
 

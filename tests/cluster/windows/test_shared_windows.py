@@ -70,13 +70,17 @@ def test_results_are_those_of_the_rows_after_two_changes(submit, client, wait_un
     assert "while it runs: set to instances" in explained
     assert "last change: to instances" in explained
     assert "a user has set it" in explained
+    assert "measured, except closing instances" in explained, "only slices have run"
     # A batch is added to what its executor has been told to when it arrives: the first one advances event time.
     send(100, 130)
     send(130, 250)
     assert lengths(job) == {LENGTH}
+    # The instances that were open at the change had partials of both kinds.
+    send(250, 350)
+    wait_until(lambda: "; measured\n" in str(job.explain("counts")), "both plans are measured")
     job.share("counts", "slices")
-    send(250, 280)
-    send(280, 400)
+    send(350, 380)
+    send(380, 500)
     assert lengths(job) == {FREQUENCY}
     job.share("counts")
     assert "while it runs: the cost model chooses" in str(job.explain("counts"))
@@ -84,7 +88,7 @@ def test_results_are_those_of_the_rows_after_two_changes(submit, client, wait_un
     results = job.collect("out").to_pylist()
     found = {(row["key"], (row["window_start"] - at(0)).total_seconds()): row["rows"] for row in results}
     assert len(found) == len(results)
-    assert found == expected(400)
+    assert found == expected(500)
     changes = [event for _, event in client.get_events("dask_elastic")[seen:] if event.get("event") == "sharing"]
     own = [event for event in changes if event["job"] == job.name]
     assert [event["partials"] for event in own] == ["instances", "slices"]

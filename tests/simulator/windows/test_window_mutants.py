@@ -14,6 +14,7 @@ from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.task_queue import TaskQueue, Work
 from dask_elastic.executor.windows import bound_windows, known_cells
 from dask_elastic.executor.windows.cells import EventCells
+from dask_elastic.executor.windows.complete_instances import CompleteInstances
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing import part_identity
@@ -210,6 +211,21 @@ def slices_of_one_key_share_an_identity(monkeypatch):
     real, checks = part_identity.part_hashes, part_identity.part_checks
     monkeypatch.setattr(known_cells, "part_hashes", lambda hashes, salts, groups: real(hashes, 0, groups))
     monkeypatch.setattr(known_cells, "part_checks", lambda found, salts, count: checks(found, 0, count))
+
+
+def late_row_is_not_in_instances_of_shorter_ones(monkeypatch):
+    """A row that is late for a short window, but not for a longer one, leaves the result of the short one in this."""
+    monkeypatch.setattr(CompleteInstances, "changed", lambda self, earliest: None)
+
+
+def complete_instance_lacks_its_last_slice(monkeypatch):
+    """Longer windows take a shorter one for a slice more than it has."""
+    real = CompleteInstances.keep
+
+    def keep(self, begin, end, merged, keys):
+        real(self, begin, end + 1, merged, keys)
+
+    monkeypatch.setattr(CompleteInstances, "keep", keep)
 
 
 MUTANTS = [

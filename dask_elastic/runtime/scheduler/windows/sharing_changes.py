@@ -289,10 +289,11 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
     if windowing is None:
         raise PlanningError(f"{operator!r} of job {record.name!r} has no aggregates over windows: nothing is shared.")
     if not windowing.shares or windowing.share != AUTO:
-        why = f"share={windowing.share}" if windowing.share != AUTO else "its windows cannot share slices"
+        why = windowing.unshared or "its instances consist of too many slices"
+        why = f"share={windowing.share} holds for the life of its state" if windowing.share != AUTO else why
         raise PlanningError(
             f"{operator!r} of job {record.name!r} cannot change: {why}. Only computes with share='auto' change whose "
-            "windows overlap, and whose results are neither corrected nor emitted early."
+            "windows can share slices."
         )
     return windowing
 
