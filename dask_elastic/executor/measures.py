@@ -21,6 +21,7 @@ from dask_elastic.meters import (
     ShardArrivals,
     ShardLoad,
 )
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -85,6 +86,8 @@ class ExecutorMeasure:
     open_windows : int or None
         Live keys of the state of an operator with windows, one per key and instance, or slice of instances, that is
         open; of a join, one per row that waits. None without any.
+    computes : tuple of ComputeMeasure
+        Each of several computes that run in its tasks; empty if there is only one.
     recovered : int
         Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
@@ -128,6 +131,7 @@ class ExecutorMeasure:
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
+    computes: tuple[ComputeMeasure, ...] = ()
 
 
 class Measures:

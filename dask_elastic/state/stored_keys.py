@@ -55,6 +55,8 @@ class StoredKeys(ShardOwners):
         self.has_checks = False
         # Of each task, what became of the rows that it has processed; only the task's thread changes its own.
         self.row_counts: dict[int, RowCounts] = {}
+        # Of each task, microseconds of processor time, if several computes have to be told apart.
+        self.microseconds: dict[int, int] = {}
         self._shard_of = shard_of
         self._make_lock = make_lock
         self._lock = make_lock()

@@ -101,7 +101,8 @@ class Outputs:
 class Done:
     """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds.
 
-    `counts` is what became of its rows, the fields of a `RowCounts`; empty without windows.
+    `counts` is what became of its rows, the numbers of a `ComputeTally` for each compute; empty without windows, unless
+    there are several computes.
     """
 
     task: int

@@ -12,7 +12,6 @@ from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.control_records.watermarks import Standing
 from dask_elastic.executor.executor_parts import ExecutorParts
 from dask_elastic.vocab.errors import ProtocolError
-from dask_elastic.vocab.row_counts import RowCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class Handover:
         The schema of the input.
     event_time : int or None
         The event time of the last state record.
-    counts : RowCounts or None
-        What became of the rows.
+    counts : tuple of int
+        What became of the rows, the numbers of a `ComputeTally` for each compute.
     inputs : Inputs
         Which inputs have not ended, and their watermarks.
     watermarks : tuple of Standing
@@ -53,7 +52,7 @@ class Handover:
     changes: pa.RecordBatch | None
     input_schema: pa.Schema | None
     event_time: int | None
-    counts: RowCounts | None
+    counts: tuple[int, ...]
     inputs: Inputs
     watermarks: tuple[Standing, Standing, Standing]
     sharing: Sharing
@@ -91,7 +90,7 @@ class Handover:
             changes,
             store.input_schema,
             store.event_time,
-            store.counted(),
+            store.counts(),
             executor.inputs,
             watermarks,
             executor.sharing,
@@ -111,8 +110,7 @@ class Handover:
         if self.changes is not None:
             # The marks of what has changed since the last checkpoint, deletions included.
             store.install(self.changes, dirty=True)
-        if self.counts is not None:
-            store.add_counts(self.counts)
+        store.add_counts(self.counts)
         store.input_schema = self.input_schema
         store.event_time = self.event_time
         executor.inputs.resume(self.inputs)

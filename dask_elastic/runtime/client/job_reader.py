@@ -97,6 +97,32 @@ class JobReader(ABC):
         table["event_time"] = instants(part.event_time for part in described.executors)
         return table.sort_values(["operator", "executor"], ignore_index=True)
 
+    def computes(self) -> pd.DataFrame:
+        """Return the newest measurements of computes that share tasks, one row per compute and executor.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``operator``, ``component`` (the compute that gives the tasks their name), ``executor``,
+            ``state_bytes``, ``seconds`` (processor time of its logic), ``on_time``, ``corrected``, ``late``,
+            ``outside``, ``untimed`` and ``open_windows``, as of `metrics`, which has them for all computes of an
+            executor together. ``seconds`` and rows are counted since the job or its last restart began.
+        """
+        columns = [
+            "operator", "component", "executor", "state_bytes", "seconds", *RowCounts._fields, "open_windows"
+        ]  # fmt: skip
+        rows = [
+            {
+                **one._asdict(),
+                **(dict.fromkeys(RowCounts._fields) if one.windows is None else one.windows._asdict()),
+                "component": part.operator,
+                "executor": part.executor,
+            }
+            for part in self._describe().executors
+            for one in part.computes
+        ]
+        return data_frame(rows, columns).sort_values(["component", "executor"], kind="stable", ignore_index=True)
+
     def event_times(self) -> pd.DataFrame:
         """Return the watermarks, one row per source instance, executor and sink instance that has event time.
 

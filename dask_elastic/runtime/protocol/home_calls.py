@@ -143,8 +143,8 @@ class InstallHome(PartCall[dict[int, int]]):
         The schema of the input, as an Arrow IPC message.
     event_time : int or None
         The event time of the last state record.
-    counts : tuple of int or None
-        What became of the rows, see `RowCounts`.
+    counts : tuple of int
+        What became of the rows, the numbers of a `ComputeTally` for each compute.
     inputs : tuple of InputStanding
         The inputs.
     inputs_time : int or None
@@ -176,7 +176,7 @@ class InstallHome(PartCall[dict[int, int]]):
     state: tuple[Payload, ...]
     input_schema: bytes | None
     event_time: int | None
-    counts: tuple[int, ...] | None
+    counts: tuple[int, ...]
     inputs: tuple[InputStanding, ...]
     inputs_time: int | None
     watermarks: tuple[WatermarkStanding, ...]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.row_counts import RowCounts
 
 
@@ -61,6 +62,8 @@ class ExecutorReport:
         What became of the rows of an operator with windows.
     open_windows : int or None
         Its open instances, or slices of instances, counted per key.
+    computes : tuple of ComputeMeasure
+        Each of several computes that run in its tasks; empty if there is only one.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -96,6 +99,7 @@ class ExecutorReport:
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
+    computes: tuple[ComputeMeasure, ...] = ()
 
 
 @dataclass(frozen=True)

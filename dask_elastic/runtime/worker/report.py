@@ -99,6 +99,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         state_on_disk=measure.state_on_disk,
         windows=measure.windows,
         open_windows=measure.open_windows,
+        computes=measure.computes,
     )
 
 

@@ -13,7 +13,6 @@ from dask_elastic.runtime.protocol.home_calls import CreditInUse, InputStanding,
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.row_counts import RowCounts
 
 
 def message_of(
@@ -32,7 +31,7 @@ def message_of(
         state=_streams(handover.state),
         input_schema=None if handover.input_schema is None else handover.input_schema.serialize().to_pybytes(),
         event_time=handover.event_time,
-        counts=None if handover.counts is None else tuple(handover.counts),
+        counts=handover.counts,
         inputs=tuple(InputStanding(*standing) for standing in handover.inputs.standing()),
         inputs_time=handover.inputs.time,
         watermarks=tuple(WatermarkStanding(*standing) for standing in (now, emitted, last)),
@@ -65,7 +64,7 @@ def handover_of(call: InstallHome) -> Handover:
         changes=None,
         input_schema=None if call.input_schema is None else pa.ipc.read_schema(pa.py_buffer(call.input_schema)),
         event_time=call.event_time,
-        counts=None if call.counts is None else RowCounts(*call.counts),
+        counts=call.counts,
         inputs=Inputs.of(executor, call.inputs, call.inputs_time),
         watermarks=(now, emitted, last),
         sharing=Sharing.of(*call.sharing),
