@@ -114,7 +114,7 @@ class ExecutorParts:
         """Return the measures of the executor at this moment."""
         # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
         by_compute, windows = self.store.shard_bytes_by_compute(), self.store.counted()
-        shard_bytes = np.add.reduce([*by_compute.values()])
+        shard_bytes = sum(by_compute.values(), np.zeros(self.store.shards, np.int64))
         sizes = {name: int(part.sum()) for name, part in by_compute.items()}
         computes = self.store.compute_measures(self.identity.component, sizes)
         stores = self.store.stores(self.identity.component).values()

@@ -98,7 +98,10 @@ class ComponentStore(KeyedStore):
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Return the approximate bytes of each shard's live keys, of all computes."""
-        return np.add.reduce([*self.shard_bytes_by_compute().values()])
+        total = np.zeros(self.shards, np.int64)
+        for part in self.shard_bytes_by_compute().values():
+            total += part
+        return total
 
     def shard_bytes_by_compute(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return the approximate bytes of each shard's live keys, by compute.
