@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, HomeForecast, StrategyCost
@@ -228,7 +229,16 @@ def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
     }
     if value.get("windows") is not None:
         own["windows"] = RowCounts(*value["windows"])
+    own["computes"] = tuple(_compute(*part) for part in value.get("computes", ()))
     return ExecutorSnapshot(**{**value, **arrays, **own})
+
+
+def _compute(
+    operator: str, state_bytes: int, seconds: float, windows: list[int] | None, open_windows: int | None
+) -> ComputeMeasure:
+    return ComputeMeasure(
+        operator, state_bytes, seconds, None if windows is None else RowCounts(*windows), open_windows
+    )
 
 
 def _change_to_dict(change: CoreChange) -> dict[str, Any]:

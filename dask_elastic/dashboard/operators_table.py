@@ -15,6 +15,7 @@ from dask_elastic.dashboard.colors import executor_colors
 from dask_elastic.dashboard.key_skew import by_operator, key_skew
 from dask_elastic.dashboard.quantities import UNKNOWN, count, duration, rate, size
 from dask_elastic.dashboard.style_sheet import text_style
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
@@ -57,10 +58,10 @@ def _table(job: JobSnapshot, bound: tuple[str, ...]) -> str:
     colors = executor_colors([*operators])
     names = [*HEAD, *_event_time_head(job)]
     head = "".join(f'<th class="number">{name}</th>' for name in names)
-    rows = [
-        _row(operator, executors, color, operator in bound, _event_time_cells(job, executors))
-        for (operator, executors), color in zip(operators.items(), colors, strict=True)
-    ]
+    rows = []
+    for (operator, executors), color in zip(operators.items(), colors, strict=True):
+        rows.append(_row(operator, executors, color, operator in bound, _event_time_cells(job, executors)))
+        rows += _compute_rows(job, executors)
     return f'<h2>Operators</h2><div class="scroll"><table><tr><th>operator</th>{head}</tr>{"".join(rows)}</table></div>'
 
 
@@ -89,6 +90,25 @@ def _row(
     return f"<tr><td>{swatch}{escape(operator)}{badges}</td>{numbers}</tr>"
 
 
+def _compute_rows(job: JobSnapshot, executors: Sequence[ExecutorSnapshot]) -> list[str]:
+    """Return a row for each of several computes that run in the tasks of one component."""
+    computes: dict[str, list[ComputeMeasure]] = {}
+    for executor in executors:
+        for compute in executor.computes:
+            computes.setdefault(compute.operator, []).append(compute)
+    seconds = math.fsum(one.seconds for parts in computes.values() for one in parts)
+    rows = []
+    for operator, parts in computes.items():
+        own = math.fsum(one.seconds for one in parts)
+        share = f'<span title="share of processor time">{own / seconds:.0%}</span>' if seconds else UNKNOWN
+        cells = [UNKNOWN] * 4 + [share, UNKNOWN, UNKNOWN, size(sum(one.state_bytes for one in parts)), UNKNOWN, UNKNOWN]
+        counts = _window_cells([one.windows for one in parts], [one.open_windows for one in parts])
+        cells += [counts.get(name, UNKNOWN) for name in _event_time_head(job)]
+        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+        rows.append(f'<tr class="fused"><td>↳ {escape(operator)}</td>{numbers}</tr>')
+    return rows
+
+
 def _event_time_head(job: JobSnapshot) -> list[str]:
     """Return the columns of jobs with event time: the lag of watermarks, and rows that were late for windows."""
     with_windows = any(executor.windows is not None for executor in job.executors)
@@ -103,15 +123,20 @@ def _event_time_cells(job: JobSnapshot, executors: Sequence[ExecutorSnapshot]) -
         oldest = min(time for time in times if time is not None)
         cells["watermark"] = _instant(oldest)
         cells["watermark lag"] = duration(max(0, job.event_time - oldest) / 1e6)
-    counts = [executor.windows for executor in executors if executor.windows is not None]
-    if counts:
+    cells |= _window_cells([one.windows for one in executors], [one.open_windows for one in executors])
+    return [cells[name] for name in _event_time_head(job)]
+
+
+def _window_cells(windows: Sequence[RowCounts | None], open_windows: Sequence[int | None]) -> dict[str, str]:
+    """Return the cells of late rows and open windows, as far as they are known."""
+    cells = {}
+    if counts := [one for one in windows if one is not None]:
         total = functools.reduce(RowCounts.plus, counts)
         each = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in total._asdict().items())
         cells["late rows"] = f'<span title="{each}">{count(total.late)}</span>'
-    is_open = [executor.open_windows for executor in executors if executor.open_windows is not None]
-    if is_open:
+    if is_open := [one for one in open_windows if one is not None]:
         cells["open windows"] = count(sum(is_open))
-    return [cells[name] for name in _event_time_head(job)]
+    return cells
 
 
 def _instant(microseconds: int) -> str:

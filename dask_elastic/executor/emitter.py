@@ -196,7 +196,7 @@ class _Readers(NamedTuple):
 
     @classmethod
     def among(cls, steps: list[_Step]) -> _Readers:
-        late = [step for step in steps if not isinstance(step, _Door) and isinstance(step[0], LateRows)]
+        late: list[_Step] = [step for step in steps if not isinstance(step, _Door) and isinstance(step[0], LateRows)]
         return cls([step for step in steps if step not in late], late)
 
 

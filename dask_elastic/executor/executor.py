@@ -198,7 +198,7 @@ class ElasticExecutor(ExecutorParts):
         waited : float
             Seconds for which it waited for the core at a remote node.
         counts : tuple of int
-            What became of its rows at a remote node, see `RowCounts`.
+            What became of its rows at a remote node, see `flattened`.
 
         Returns
         -------

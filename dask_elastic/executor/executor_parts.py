@@ -131,7 +131,10 @@ class ExecutorParts:
     def measure(self, now: float) -> ExecutorMeasure:
         """Return the measures of the executor at this moment."""
         # Measuring the state waits until the tasks finish their batches: not under the lock that every batch takes.
-        shard_bytes, windows = self.store.shard_bytes(), self.store.counted()
+        by_compute, windows = self.store.shard_bytes_by_compute(), self.store.counted()
+        shard_bytes = sum(by_compute.values(), np.zeros(self.store.shards, np.int64))
+        sizes = {name: int(part.sum()) for name, part in by_compute.items()}
+        computes = self.store.compute_measures(self.identity.component, sizes)
         stores = self.store.stores(self.identity.component).values()
         on_disk = sum(store.state_bytes() for store in stores if store.storage.on_disk)
         open_windows = None if windows is None else self.store.open_windows
@@ -157,6 +160,7 @@ class ExecutorParts:
                 open_windows=open_windows,
                 window_costs=self.store.costs(),
                 separate=self.sharing.planned,
+                computes=computes,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -21,6 +21,7 @@ from dask_elastic.meters import (
     ShardArrivals,
     ShardLoad,
 )
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.window_costs import WindowCosts
@@ -90,6 +91,8 @@ class ExecutorMeasure:
         What the partial results of its windows have cost so far; None if that is not measured.
     separate : bool
         Whether rows of its windows are added to instances, or will be once a change has come into effect.
+    computes : tuple of ComputeMeasure
+        Each of several computes that run in its tasks; empty if there is only one.
     recovered : int
         Lost nodes whose remote tasks were failed over.
     recovery : tuple of float or None
@@ -135,6 +138,7 @@ class ExecutorMeasure:
     open_windows: int | None = None
     window_costs: WindowCosts | None = None
     separate: bool = False
+    computes: tuple[ComputeMeasure, ...] = ()
 
 
 class Measures:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic
+from dask_elastic.executor.fused.compute_clock import ComputeClock
 from dask_elastic.executor.fused.fused_compute import fused_computes
 from dask_elastic.executor.joins.asof_join import AsOfJoin
 from dask_elastic.executor.joins.interval_join import IntervalJoin
@@ -72,6 +73,7 @@ class Processor:
         self._fused = fused_computes(component, task, store, spaces, error_policy) if component.fused else {}
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home, self._fused)
         self.session = store.session(task)
+        self._clock = ComputeClock(store, task)
         self.logic: Logic
         self.join: IntervalJoin | AsOfJoin | None = None
         self.functions: WindowFunctions | None = None
@@ -104,6 +106,17 @@ class Processor:
         if isinstance(self.windows, WindowLogic):
             self.windows.clock = clock
 
+    def measure_computes(self, clock: Callable[[], float]) -> None:
+        """Measure how long each compute takes, if there are several.
+
+        Parameters
+        ----------
+        clock : callable
+            Returns the processor time of the task's thread, in seconds.
+        """
+        for one in (self._clock, *(fused.clock for fused in self._fused.values())) if self._fused else ():
+            one.read = clock
+
     def process(self, batch: Batch) -> list[Delivery]:
         """Process one batch, or one state record, as a unit and route its outputs."""
         if isinstance(batch.record, PartialsMoved):
@@ -113,7 +126,8 @@ class Processor:
         for fused in self._fused.values():
             fused.begin(batch)
         if batch.record is not None:
-            return self.emitter.fire([] if self.firing is None else self.firing.fire(batch, self.error_policy), batch)
+            fired = [] if self.firing is None else self._clock.run(self.firing.fire, batch, self.error_policy)
+            return self.emitter.fire(fired, batch)
         rows, hashes = self._rows(batch), batch.hashes
         assert hashes is not None
         if self.functions is not None:
@@ -145,7 +159,7 @@ class Processor:
                 return process(rows, hashes, batch.now, errors)
             return process(rows.slice(start, stop - start), hashes[start:stop], batch.now, errors)
 
-        outputs = self.error_policy.run(self.name, run, rows)
+        outputs = self._clock.run(self.error_policy.run, self.name, run, rows)
         late = () if self.windows is None else self.windows.take_late()
         return self.emitter.emit(outputs, batch.stamp, late)
 

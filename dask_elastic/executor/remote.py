@@ -12,6 +12,7 @@ from dask_elastic.meters import InlineCost
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.vocab.batch import Delivery
+from dask_elastic.vocab.compute_measure import flattened
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
@@ -237,9 +238,9 @@ class RemotePart:
         sent: list[ToHome] = []
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
-        counts = self.store.row_counts.pop(message.task, ())
+        counts = flattened(self.store.take_tallies(message.task).values())
         costs = self.store.window_costs.pop(message.task, ())
-        return [*sent, Done(message.task, message.number, busy, task.waited, tuple(counts), tuple(costs))]
+        return [*sent, Done(message.task, message.number, busy, task.waited, counts, tuple(costs))]
 
     def _no_reply(self, task: int) -> list[ToHome]:
         if not self.closed:

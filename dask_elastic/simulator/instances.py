@@ -10,6 +10,7 @@ from dask_elastic.executor.emitter import Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.windows.cells import grid_of
+from dask_elastic.meters.edge_rows import EdgeRows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.checkpoints import (
     CheckpointParts,
@@ -39,6 +40,7 @@ class JobInstances(Surroundings, Protocol):
     homes: dict[ExecutorId, ExecutorFibers]
     sinks: dict[ExecutorId, SimulatedSink]
     open: set[ExecutorId]
+    edge_rows: EdgeRows
 
     def error_policy(self) -> ErrorPolicy:
         """Return what happens to rows on which user code fails."""
@@ -79,6 +81,7 @@ def _build_sources(world: JobInstances, component: Component, operator: SourceOp
     for identity in identities:
         node = world.placement.node_of(identity)
         emitter = Emitter(component.name, component.outputs, world.spaces, world.error_policy(), node)
+        world.edge_rows.join(emitter.edge_rows)
         standing = world.restore.sources.get(identity, SourceStanding())
         world.sources[identity] = SimulatedSource(world, identity, operator, len(identities), emitter, standing)
         _add(world, identity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any
 
@@ -17,6 +18,7 @@ from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
+from dask_elastic.meters.edge_rows import EdgeRows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.checkpoints import CheckpointParts, SimulatedCheckpoint
 from dask_elastic.simulator.credit import Credits
@@ -99,6 +101,7 @@ class World:
         self.event_times = EventTimes(self.options.event_time)
         self.timed = timed_components(components)
         self.dead_letters: list[FailedRows] = []
+        self.edge_rows = EdgeRows(nullcontext())
         self.homes: dict[ExecutorId, ExecutorFibers] = {}
         self.remotes: dict[tuple[int, ExecutorId], RemoteFibers] = {}
         self._parts_of: dict[ExecutorId, dict[int, RemotePart]] = {}
@@ -126,7 +129,9 @@ class World:
 
     def processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
         """Return the logic of a task."""
-        return Processor(component, task, store, self.spaces, self.error_policy(), home)
+        made = Processor(component, task, store, self.spaces, self.error_policy(), home)
+        self.edge_rows.join(made.emitter.edge_rows)
+        return made
 
     def error_policy(self) -> ErrorPolicy:
         """Return what happens to rows on which user code fails."""

@@ -58,6 +58,8 @@ class StoredKeys(ShardOwners):
         self.row_counts: dict[int, RowCounts] = {}
         # The same for what its partial results of windows have cost.
         self.window_costs: dict[int, WindowCosts] = {}
+        # Of each task, microseconds of processor time, if several computes have to be told apart.
+        self.microseconds: dict[int, int] = {}
         self._shard_of = shard_of
         self._make_lock = make_lock
         self._lock = make_lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
-from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.topology.operators import SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.topology.topology import Topology
@@ -48,6 +49,8 @@ class Result:
         like all others.
     windows : dict of str to RowCounts
         For each operator with windows, and each join, what became of its rows.
+    passed : dict of (str, str) to int
+        How many rows each operator has passed to each operator that reads it: `Topology.fusions` takes them as rates.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class Result:
     dead_letters: dict[str, pa.Table] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     windows: dict[str, RowCounts] = field(default_factory=dict)
+    passed: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 def run(
@@ -146,7 +150,8 @@ def run(
     world = World(components, placement, np.random.default_rng(seed), WorldOptions(on_error=on_error))
     world.run()
     dead_letters = _dead_letters(world.dead_letters)
-    return Result(_outputs(topology, world), _state(world), dead_letters, _late(world), _windows(world))
+    passed = world.edge_rows.totals()
+    return Result(_outputs(topology, world), _state(world), dead_letters, _late(world), _windows(world), passed)
 
 
 class _GivenRows(Source):
@@ -251,10 +256,12 @@ def _late(world: World) -> dict[str, int]:
 def _windows(world: World) -> dict[str, RowCounts]:
     counts: dict[str, RowCounts] = {}
     for identity, home in world.homes.items():
-        operator = home.component.operator
-        if isinstance(operator, Compute) and (operator.windowing is not None or operator.join is not None):
-            before = counts.get(identity.component, RowCounts())
-            counts[identity.component] = before.plus(home.executor.store.counted() or ())
+        store = home.executor.store
+        several = {one.operator: one.windows for one in store.compute_measures(identity.component, defaultdict(int))}
+        for operator in home.component.computes:
+            if operator.windowing is not None or operator.join is not None:
+                counted = several[operator.name] if several else store.counted()
+                counts[operator.name] = counts.get(operator.name, RowCounts()).plus(counted or ())
     return counts
 
 

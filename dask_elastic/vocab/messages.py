@@ -101,8 +101,8 @@ class Outputs:
 class Done:
     """Remote to home: sub-batch `number` is processed; it waited for the core, then took `busy` seconds.
 
-    `counts` is what became of its rows, the fields of a `RowCounts`, and `costs` what they cost, the fields of a
-    `WindowCosts`; both are empty without windows.
+    `counts` is what became of its rows, the numbers of a `ComputeTally` for each compute; empty without windows, unless
+    there are several computes. `costs` is what its windows cost, the fields of a `WindowCosts`; empty without windows.
     """
 
     task: int

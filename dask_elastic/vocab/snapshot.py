@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
@@ -118,6 +119,8 @@ class ExecutorSnapshot:
         What became of the rows of an operator with windows; None without any.
     open_windows : int or None
         Instances of its windows that are open, or slices of these, counted per key; waiting rows of a join.
+    computes : tuple of ComputeMeasure
+        Each of several computes that run in its tasks; empty if there is only one.
     event_time : int or None
         Its watermark, microseconds since the Unix epoch.
     traffic : tuple of Traffic
@@ -151,6 +154,7 @@ class ExecutorSnapshot:
     state_on_disk: int = 0
     windows: RowCounts | None = None
     open_windows: int | None = None
+    computes: tuple[ComputeMeasure, ...] = ()
     event_time: int | None = None
     traffic: tuple[Traffic, ...] = ()
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)

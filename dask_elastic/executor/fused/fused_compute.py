@@ -12,6 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic
+from dask_elastic.executor.fused.compute_clock import ComputeClock
 from dask_elastic.executor.fused.typed_stream import TypedStream
 from dask_elastic.executor.logic import AggregateLogic, FiringLogic, Logic, make_firing, make_logic
 from dask_elastic.executor.windows.count_logic import CountLogic
@@ -56,6 +57,8 @@ class FusedCompute:
     ----------
     reads_first : bool
         Whether it gets the results of the component's first compute, without another operator between them.
+    clock : ComputeClock
+        Measures the compute.
     """
 
     reads_first = False
@@ -75,6 +78,7 @@ class FusedCompute:
         self.name = operator.name
         self._store = store.behind(operator.name)
         self._session = self._store.session(task)
+        self.clock = ComputeClock(self._store, task)
         groups = space.groups
         self._logic = logic = make_logic(operator, self._store, self._session, _is_read(branch), groups)
         self._windows = logic if isinstance(logic, WindowLogic | SessionLogic | CountLogic) else None
@@ -141,6 +145,9 @@ class FusedCompute:
         SchemaMismatch
             When the rows have other columns or types than before, or belong to another task.
         """
+        return self.clock.run(self._process, rows, producer)
+
+    def _process(self, rows: pa.RecordBatch, producer: str) -> list[pa.RecordBatch]:
         fitted = self._stream.fitted(rows, producer)
         if self._store.input_schema is None:
             self._store.input_schema = fitted.schema
@@ -220,7 +227,8 @@ class FusedCompute:
         """
         if self._firing is None:
             return []
-        return self._firing.fire(batch._replace(rows=self._addressed(batch.rows)), self._error_policy)
+        record = batch._replace(rows=self._addressed(batch.rows))
+        return self.clock.run(self._firing.fire, record, self._error_policy)
 
     def _addressed(self, rows: pa.RecordBatch | ChosenRows) -> pa.RecordBatch:
         """Return the rows of a record with the schema of this compute's input instead of that of the first one."""

@@ -15,7 +15,6 @@ from dask_elastic.executor.homes.incoming_copy import IncomingCopy
 from dask_elastic.executor.homes.outgoing_copy import CopiedRows
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.vocab.errors import ProtocolError
-from dask_elastic.vocab.row_counts import RowCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class Handover:
         The schema of the input of each compute.
     event_time : int or None
         The event time of the last state record.
-    counts : RowCounts or None
-        What became of the rows.
+    counts : tuple of int
+        What became of the rows, the numbers of a `ComputeTally` for each compute.
     inputs : Inputs
         Which inputs have not ended, and their watermarks.
     watermarks : tuple of Standing
@@ -59,7 +58,7 @@ class Handover:
     rest: tuple[CopiedRows, ...]
     schemas: Mapping[str, pa.Schema | None]
     event_time: int | None
-    counts: RowCounts | None
+    counts: tuple[int, ...]
     inputs: Inputs
     watermarks: tuple[Standing, Standing, Standing]
     sharing: Sharing
@@ -97,7 +96,7 @@ class Handover:
             rest,
             {name: part.input_schema for name, part in stores.items()},
             store.event_time,
-            store.counted(),
+            store.counts(),
             executor.inputs,
             watermarks,
             executor.sharing,
@@ -126,8 +125,7 @@ class Handover:
         store = executor.store
         for name, part in store.stores(executor.identity.component).items():
             part.input_schema = self.schemas.get(name)
-        if self.counts is not None:
-            store.add_counts(self.counts)
+        store.add_counts(self.counts)
         store.event_time = self.event_time
         executor.inputs.resume(self.inputs)
         executor.watermarks.resume(self.watermarks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,12 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.client.measures.job_measures import JobMeasures
 from dask_elastic.runtime.client.window_view import window_sections
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
-from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.tables import read_table
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -35,68 +34,14 @@ if TYPE_CHECKING:
     from dask_elastic.control.explanation.planned_decision import PlannedDecision
 
 
-class JobReader(ABC):
+class JobReader(JobMeasures):
     """The reading half of `Job`; its commands are in `Job` itself."""
 
-    name: str
     client: Client
 
     @abstractmethod
     def _ask(self, call: Call[B], /) -> B:
         """Call the scheduler."""
-
-    @abstractmethod
-    def _describe(self) -> JobDescription:
-        """Return the scheduler's description of the job."""
-
-    def metrics(self) -> pd.DataFrame:
-        """Return the newest measurements, one row per executor.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns: ``operator``, ``executor``, ``node`` (address of the home), ``cores``, ``arrival_rate`` (λ,
-            tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
-            ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
-            last 10 s), ``state_bytes``, ``rows``, ``moves`` and ``moves_across`` (moves of shards, and those
-            between nodes, since the executor is at this home); ``throughput`` (processed tuples/s), ``customer_rows``
-            (mean tuples of a sub-batch when it reaches a task), ``sojourn`` (mean seconds from a tuple's arrival at the
-            executor to the end of its processing, over the last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s),
-            ``pending_bytes`` (sub-batches sent to remote tasks whose state changes have not been flushed home),
-            ``recovered`` (how often the executor lost remote tasks and recovered), ``recovery_p50`` and
-            ``recovery_p99`` (seconds from such a loss to the first row processed again), ``refused`` (stale and
-            duplicate messages), ``bound`` (whether its threads hold the GIL, so that
-            another core on the same worker does not help), ``event_time`` (the watermark: all older rows are processed,
-            except late ones; in UTC without a time zone; missing if no source upstream has event time), ``busy`` (busy
-            seconds per second of all its cores), ``backpressured`` (share of time in which its outputs wait for
-            credit), ``state_on_disk`` (the part of ``state_bytes`` that is in files), and what became of the rows of
-            windows: ``on_time``, ``corrected`` and ``late`` (pairs of a row and an instance that contains it: the
-            instance was open, or closed but within its allowed lateness, or takes no rows any more), ``outside``
-            (rows that no instance contains) and ``untimed`` (rows without a time). A join counts its rows likewise.
-            They are counted since the job or its last restart began, and missing otherwise. ``open_windows`` are the
-            partial results that wait for their window to close: one per key and instance, or per key and slice where
-            instances share slices; of a join, the rows that wait.
-        """
-        described = self._describe()
-        columns = [
-            "operator", "executor", "node", "cores", "arrival_rate", "service_rate", "queue", "latency_p50",
-            "latency_p99", "state_bytes", "rows", "moves", "moves_across", "throughput", "customer_rows", "sojourn",
-            "bytes_in", "bytes_out", "pending_bytes", "recovered", "recovery_p50", "recovery_p99", "refused", "bound",
-            "event_time", "busy", "backpressured", "state_on_disk", *RowCounts._fields, "open_windows",
-        ]  # fmt: skip
-        bound = set(described.control.bound)
-        rows = [
-            {
-                **vars(part),
-                **(dict.fromkeys(RowCounts._fields) if part.windows is None else part.windows._asdict()),
-                "node": described.nodes[part.node],
-                "bound": part.operator in bound,
-            }
-            for part in described.executors
-        ]
-        table = data_frame(rows, columns)
-        table["event_time"] = instants(part.event_time for part in described.executors)
-        return table.sort_values(["operator", "executor"], ignore_index=True)
 
     def event_times(self) -> pd.DataFrame:
         """Return the watermarks, one row per source instance, executor and sink instance that has event time.

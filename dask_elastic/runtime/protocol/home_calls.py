@@ -239,8 +239,8 @@ class InstallHome(PartCall[dict[int, int]]):
         The files of the last checkpoints of each compute; empty if the job takes none.
     event_time : int or None
         The event time of the last state record.
-    counts : tuple of int or None
-        What became of the rows, see `RowCounts`.
+    counts : tuple of int
+        What became of the rows, the numbers of a `ComputeTally` for each compute.
     inputs : tuple of InputStanding
         The inputs.
     inputs_time : int or None
@@ -275,7 +275,7 @@ class InstallHome(PartCall[dict[int, int]]):
     schemas: dict[str, bytes | None]
     chains: dict[str, Chain | None]
     event_time: int | None
-    counts: tuple[int, ...] | None
+    counts: tuple[int, ...]
     inputs: tuple[InputStanding, ...]
     inputs_time: int | None
     watermarks: tuple[WatermarkStanding, ...]

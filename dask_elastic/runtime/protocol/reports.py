@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
 from dask_elastic.vocab.column_types import ColumnTypes
+from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.window_costs import WindowCosts
 from dask_elastic.windows.unit_costs import PartMeasure
@@ -67,6 +68,8 @@ class ExecutorReport:
         What the partial results of its windows have cost so far; None if that is not measured.
     separate : bool
         Whether rows of its windows are added to instances, or will be once a change has come into effect.
+    computes : tuple of ComputeMeasure
+        Each of several computes that run in its tasks; empty if there is only one.
     busy : float
         Busy seconds per second of all cores.
     backpressured : float
@@ -104,6 +107,7 @@ class ExecutorReport:
     open_windows: int | None = None
     window_costs: WindowCosts | None = None
     separate: bool = False
+    computes: tuple[ComputeMeasure, ...] = ()
 
     @property
     def window_measure(self) -> PartMeasure:

@@ -183,6 +183,7 @@ def _executor(
         state_on_disk=measure.state_on_disk,
         windows=measure.windows,
         open_windows=measure.open_windows,
+        computes=measure.computes,
         event_time=measure.event_time,
         traffic=tuple(map(Traffic._make, detail.traffic)) if fresh else (),
         shard_load=_numbers(detail.shard_load) if fresh else None,

@@ -101,6 +101,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         open_windows=measure.open_windows,
         window_costs=measure.window_costs,
         separate=measure.separate,
+        computes=measure.computes,
     )
 
 

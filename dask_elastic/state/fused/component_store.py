@@ -13,7 +13,9 @@ from dask_elastic.state.fused import packing
 from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.state.index import Words
 from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.compute_measure import ComputeTally
 from dask_elastic.vocab.lock import MakeLock, NoLock
+from dask_elastic.vocab.row_counts import RowCounts
 
 
 class ComponentStore(KeyedStore):
@@ -96,7 +98,50 @@ class ComponentStore(KeyedStore):
 
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Return the approximate bytes of each shard's live keys, of all computes."""
-        total = super().shard_bytes()
-        for store in tuple(self.fused.values()):
-            total = total + store.shard_bytes()
+        total = np.zeros(self.shards, np.int64)
+        for part in self.shard_bytes_by_compute().values():
+            total += part
         return total
+
+    def shard_bytes_by_compute(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the approximate bytes of each shard's live keys, by compute.
+
+        Returns
+        -------
+        dict of str to ndarray of int64
+            The first compute is `packing.FIRST`.
+        """
+        return {packing.FIRST: super().shard_bytes()} | {name: s.shard_bytes() for name, s in self._behind().items()}
+
+    def tallies(self, task: int) -> dict[str, ComputeTally]:
+        """Return what became of the rows that a task has processed, by compute.
+
+        Parameters
+        ----------
+        task : int
+            The task.
+
+        Returns
+        -------
+        dict of str to ComputeTally
+            The first compute, which is `packing.FIRST`, then the others by name: in one order in all processes.
+        """
+        return {
+            name: ComputeTally(store.row_counts.get(task, RowCounts()), store.microseconds.get(task, 0))
+            for name, store in self._stores()
+        }
+
+    def take_tallies(self, task: int) -> dict[str, ComputeTally]:
+        """Return what `tallies` returns, and begin anew."""
+        found = self.tallies(task)
+        for _, store in self._stores():
+            store.row_counts.pop(task, None)
+            store.microseconds.pop(task, None)
+        return found
+
+    def _behind(self) -> dict[str, FusedStore]:
+        # Another thread may add a store meanwhile.
+        return dict(tuple(self.fused.items()))
+
+    def _stores(self) -> list[tuple[str, KeyedStore]]:
+        return [(packing.FIRST, self), *sorted(self._behind().items())]

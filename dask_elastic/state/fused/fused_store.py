@@ -38,8 +38,6 @@ class FusedStore(KeyedStore):
         super().__init__(first.shards, shard_of, make_lock)
         self._owner, self.owner, self.changes = first._owner, first.owner, first.changes
         self.reserve = self._reserve
-        # What becomes of the rows of windows is counted for the component.
-        self.row_counts = first.row_counts
 
     @property
     def event_time(self) -> int | None:

@@ -129,7 +129,7 @@ class Grouping:
         """
         if self.single:
             return values.astype(np.float64, copy=False)
-        return np.bincount(self.ordinals, values, self.count)
+        return np.bincount(self.ordinals, values, self.count).astype(np.float64, copy=False)
 
     @property
     def is_sorted(self) -> bool:

@@ -96,7 +96,7 @@ def merge_integers(left: Integers, right: npt.NDArray[Any], owner: str) -> Integ
     NumericOverflow
         If a sum does not fit int64.
     """
-    sums = left + right
+    sums: Integers = left + right
     # A sum has wrapped if its sign differs from that of both operands.
     wrapped = ((left ^ sums) & (right ^ sums)) < 0
     if wrapped.any():

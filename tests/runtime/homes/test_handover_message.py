@@ -24,7 +24,6 @@ from dask_elastic.runtime.worker.homes.handover_message import handover_of, mess
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.watermark import Watermark
 
 ME, NORTH, SOUTH, EAST = ExecutorId("op", 1), ExecutorId("north", 0), ExecutorId("south", 0), ExecutorId("east", 2)
@@ -47,7 +46,7 @@ def handover(**values):
     standing = (Standing(70, True), Standing(), Standing(20))
     given = {
         "copy": 3, "portions": 5, "rest": REST, "schemas": {"op": SCHEMA, "worst": None},
-        "event_time": 65, "counts": RowCounts(3, late=1),
+        "event_time": 65, "counts": (3, 0, 1, 0, 0, 25),
         "inputs": inputs(), "watermarks": standing, "sharing": Sharing.of(True, [(90, False)]), "clocks": (60, -5),
         "taken": 12.5, "incarnations": {0: 3}, "flushes": (), "rows": 77, **values,
     }  # fmt: skip
@@ -65,7 +64,7 @@ def sent(value):
     "values",
     [
         {},
-        {"rest": (), "schemas": {}, "event_time": None, "counts": None, "clocks": (None, 0)},
+        {"rest": (), "schemas": {}, "event_time": None, "counts": (), "clocks": (None, 0)},
     ],
     ids=["whole", "empty"],
 )

@@ -16,6 +16,7 @@ from timer_scenario import TimerScenario, TimerSimulation
 from window_job import TIME, WINDOWINGS, Expected, Instance, expected, make_batches, make_topology
 
 from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.simulator import Disturber, SimulatedCheckpoint, World, WorldOptions
 from dask_elastic.topology import Component, build_components
 from dask_elastic.topology.windowing import Windowing
@@ -98,11 +99,20 @@ class WindowSimulation(TimerSimulation):
         if not self.world.restore.executors:
             counted = RowCounts()
             for home in self.world.homes.values():
-                counted = counted.plus(home.executor.store.counted() or ())
+                counted = counted.plus(self._counted(home.executor.store, timed_part(home, self.place)[0].name))
             assert counted == RowCounts(**wanted.counts)
         for home in self.world.homes.values():
             assert len(timed_part(home, self.place)[1]) == 0, "slices are left behind the end"
         self.check_other()
+
+    def _counted(self, store: PrimaryState, operator: str) -> tuple[int, ...]:
+        """Return what became of the rows of the compute with windows."""
+        if self.place == "alone":
+            return store.counted() or ()
+        measured = {one.operator: one for one in store.compute_measures("per_key", defaultdict(int))}
+        assert len(measured) == 2
+        assert [one.windows for one in measured.values() if one.operator != operator] == [None]
+        return measured[operator].windows or ()
 
     def _check_results(self, emitted: dict[Instance, list[dict]], wanted: Expected) -> None:
         assert emitted.keys() == wanted.all.keys()

@@ -168,6 +168,7 @@ class ExecutorFactory:
         processor = Processor(component, task, store, self._spaces, self._error_policy(), sinks)
         processor.costs = FunctionCosts(time.thread_time)
         processor.measure_windows(time.thread_time)
+        processor.measure_computes(time.thread_time)
         rows = processor.emitter.edge_rows
         self._edge_rows.join(rows)
         processor.closed = functools.partial(self._edge_rows.leave, rows)

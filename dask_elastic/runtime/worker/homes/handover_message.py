@@ -22,7 +22,6 @@ from dask_elastic.runtime.protocol.home_calls import (
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.row_counts import RowCounts
 
 
 def message_of(
@@ -49,7 +48,7 @@ def message_of(
         },
         chains=dict(chains),
         event_time=handover.event_time,
-        counts=None if handover.counts is None else tuple(handover.counts),
+        counts=handover.counts,
         inputs=tuple(InputStanding(*standing) for standing in handover.inputs.standing()),
         inputs_time=handover.inputs.time,
         watermarks=tuple(WatermarkStanding(*standing) for standing in (now, emitted, last)),
@@ -86,7 +85,7 @@ def handover_of(call: InstallHome) -> Handover:
             for name, schema in call.schemas.items()
         },
         event_time=call.event_time,
-        counts=None if call.counts is None else RowCounts(*call.counts),
+        counts=call.counts,
         inputs=Inputs.of(executor, call.inputs, call.inputs_time),
         watermarks=(now, emitted, last),
         sharing=Sharing.of(*call.sharing),

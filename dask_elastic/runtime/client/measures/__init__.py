@@ -1,0 +1,1 @@
+"""What a job's handle returns about its measurements."""
