@@ -204,8 +204,8 @@ class HomeMoves:
         if not record.live or not record.runs(generation):
             raise _gone(record)
         await self._arrive(record, moving, answer, generation)
-        sizes = float(answer.nbytes), answer.pause, float(answer.paused_bytes)
-        return HomeChange(moving.executor, source, target, *sizes)
+        sent, paused = float(answer.nbytes), float(answer.paused_bytes)
+        return HomeChange(moving.executor, source, target, sent, answer.pause, paused_bytes=paused)
 
     async def _prepare(self, record: JobRecord, moving: MovingHome, target: str, call: PrepareHome) -> None:
         """Have the new home hold what arrives; raises if it cannot, or has left the job meanwhile."""
