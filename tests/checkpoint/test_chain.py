@@ -226,6 +226,13 @@ def test_chain_without_files_writes_everything_first():
     assert [link.number for link in chain.written(1, _file(1)).links] == [1]
 
 
+def test_files_that_are_given_up_are_written_again_and_written_ones_are_kept():
+    chain = Chain(2).cut(1, [9, 9], [9, 9]).written(1, _file(1)).cut(2, [1, 0], [9, 9]).abandoned()
+    assert [file.path for file in chain.files] == ["1"]
+    assert chain.abandoned() == chain
+    assert chain.cut(3, [0, 1], [9, 9]).full(3) == {0}
+
+
 def test_earlier_checkpoint_keeps_its_files_while_the_next_is_written():
     chain = Chain(1).cut(1, [4], [4]).cut(2, [4], [4])
     chain = chain.written(1, _file(1))

@@ -143,6 +143,25 @@ def durable(folder):
     return made
 
 
+def test_checkpoint_after_a_move_continues_the_files_of_those_before(client, wait_until, tmp_path):
+    made = de.Topology("continued")
+    rows = made.source("rows", de.sources.Push(ROWS.schema))
+    rows.key_by("k").compute(following(), name="followed", state=STATE, executors=1, shards=16)
+    job = de.submit(made, client, checkpoint=tmp_path, checkpoint_interval="1h")
+    keys = 4_000
+    everything = {name: np.zeros(keys, np.int64) for name in ROWS.schema.names} | {"k": np.arange(keys)}
+    job.send(pa.table(everything, ROWS.schema), wait=True)
+    wait_until(lambda: len(job.state("followed").to_pandas()) == keys, "all keys have state")
+    first = job.checkpoint()
+    job.move_executor("followed", 0, next_worker(client, home(job, "followed", 0)))
+    job.send(pa.table({name: column[:1] for name, column in everything.items()}, ROWS.schema), wait=True)
+    wait_until(lambda: job.state("followed").get(0)["n"] == 2, "the row is processed at the new home")
+    second = job.checkpoint()
+    nbytes = job.checkpoints().set_index("number")["nbytes"]
+    assert nbytes[second] < nbytes[first] / 10
+    job.stop()
+
+
 def next_worker(client, address):
     """The worker behind another one in the order of their addresses."""
     workers = sorted(client.nthreads())
