@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.executor.control_records.state_records import Grid
-from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.executor.windows.event_times import Times, overlap_bounds
 from dask_elastic.state.session import Located
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
@@ -126,6 +126,7 @@ class EventCells:
         self.windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
         self.lateness = windowing.allowed_lateness
         self._exact = windowing.exact
+        self._overlapping = windowing.spans == "overlapping"
         self.slice = windowing.slice
         self.offset = self.windows[0].start % self.slice
         self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
@@ -167,7 +168,8 @@ class EventCells:
 
     def of_spans(self, begins: Times, ends: Times, reached: int) -> Assigned:
         """Return the cells of rows that each stand for a span of time; see `of_points`."""
-        found = [self._containing(window, begins, ends) for window in self.windows]
+        bounds = overlap_bounds(begins, ends) if self._overlapping else (begins, ends)
+        found = [self._containing(window, *bounds) for window in self.windows]
         if self._exact:
             found = [spans_.exactly(ends - begins) for spans_ in found]
         counts, late = self._counted(found, np.ones(len(begins), np.int64), reached)
