@@ -19,6 +19,7 @@ from dask_elastic.topology.operator_output import KeyedOutput, OperatorOutput, l
 from dask_elastic.topology.operators import Compute, Filter, MapOperator
 from dask_elastic.topology.state_kind import Declared, check_store
 from dask_elastic.topology.timer import Timer, check_timers
+from dask_elastic.topology.windowing import Spans
 from dask_elastic.topology.windows.windowed_stream import WindowedStream
 from dask_elastic.vocab.errors import TopologyError
 
@@ -181,7 +182,9 @@ class Stream(OperatorOutput):
         keys = validation.check_keys(columns, f"stream of {self._label()}")
         return KeyedStream(self._topology, self._producers, keys)
 
-    def window(self, windows: object, *, time: str | Sequence[str] | None = None) -> WindowedStream[Stream]:
+    def window(
+        self, windows: object, *, time: str | Sequence[str] | None = None, spans: Spans = "within"
+    ) -> WindowedStream[Stream]:
         """Divide all rows into windows, without a key.
 
         One task computes them: rows that a key could divide among cores belong behind `key_by`.
@@ -191,6 +194,8 @@ class Stream(OperatorOutput):
         windows : window, str, float, timedelta, or list of these
             As for `KeyedStream.window`.
         time : str or sequence of str, optional
+            As for `KeyedStream.window`.
+        spans : {"within", "overlapping"}
             As for `KeyedStream.window`.
 
         Returns
@@ -213,7 +218,7 @@ class Stream(OperatorOutput):
         Stream('hourly' of topology 'delays')
         """
         every = KeyedOutput(self._topology, self._producers, (), self._topology.note_key_by(self._producers, ()))
-        return WindowedStream(every, windows, time, self._stream_of)
+        return WindowedStream(every, windows, time, spans, self._stream_of)
 
     @property
     def late(self) -> Stream:
@@ -318,7 +323,9 @@ class KeyedStream(Joinable[Stream]):
         keys = ", ".join(map(repr, self._keys))
         return f"KeyedStream({producers} by {keys} of topology {self._topology.name!r})"
 
-    def window(self, windows: object, *, time: str | Sequence[str] | None = None) -> WindowedStream[Stream]:
+    def window(
+        self, windows: object, *, time: str | Sequence[str] | None = None, spans: Spans = "within"
+    ) -> WindowedStream[Stream]:
         """Divide the rows of each key into windows.
 
         Parameters
@@ -330,6 +337,8 @@ class KeyedStream(Joinable[Stream]):
             The column with the time of each row; or two, for the begin and the end of the span that a row stands for.
             By default the source's column of event time; for results of windows, ``window_start`` and ``window_end``.
             Count windows need none: with ``()``, their results are bounded by numbers of rows.
+        spans : {"within", "overlapping"}
+            Which instances a row that stands for a span is in: those that contain all of it, or any part of it.
 
         Returns
         -------
@@ -350,7 +359,7 @@ class KeyedStream(Joinable[Stream]):
         >>> flights.key_by("plane").window(["10min", "1h"]).compute({"flights": agg.Count()}, name="several")
         Stream('several' of topology 'delays')
         """
-        return WindowedStream(self, windows, time, self._stream_of)
+        return WindowedStream(self, windows, time, spans, self._stream_of)
 
     def compute(
         self,

@@ -16,6 +16,7 @@ Emit: TypeAlias = Literal["closed", "updates"]
 LatePolicy: TypeAlias = Literal["drop", "stream"]
 NullTimePolicy: TypeAlias = Literal["drop", "late", "refuse"]
 Share: TypeAlias = bool | Literal["auto"]
+Spans: TypeAlias = Literal["within", "overlapping"]
 
 MOST_SLICES = 1024
 """Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
@@ -170,6 +171,8 @@ class Windowing:
     share : bool or "auto"
         Whether instances share partial results per slice, or have a state each; "auto" shares if rows are in several
         instances, and instances consist of at most `MOST_SLICES` slices.
+    spans : {"within", "overlapping"}
+        Which instances a row of a span is in: those that contain all of it, or any part of it.
 
     Raises
     ------
@@ -192,6 +195,7 @@ class Windowing:
     null_time: NullTimePolicy = "drop"
     exact: bool = False
     share: Share = "auto"
+    spans: Spans = "within"
 
     def __post_init__(self) -> None:
         self._check_windows()
@@ -203,6 +207,12 @@ class Windowing:
         _check_choice("emit", self.emit, ("closed", "updates"))
         _check_choice("late", self.late, ("drop", "stream"))
         _check_choice("null_time", self.null_time, ("drop", "late", "refuse"))
+        _check_choice("spans", self.spans, ("within", "overlapping"))
+        if self.spans == "overlapping" and (self.counted or len(self.time) != 2):
+            raise TopologyError(
+                "spans='overlapping' is for rows that stand for a span of time, in windows over event time; name the "
+                "columns of its begin and its end with time=(begin, end)."
+            )
         if self.counted and (self.allowed_lateness or self.late != "drop" or self.null_time == "late"):
             raise TopologyError("count windows have no late rows; omit allowed_lateness, late, and null_time='late'.")
         if self.counted and self.emit != "closed":
@@ -289,7 +299,8 @@ class Windowing:
     def __str__(self) -> str:
         text = ", ".join(map(str, self.windows))
         if self.time:
-            text += f"{', bounded by' if self.counted else ' of'} {'..'.join(self.time)}"
+            of = ", bounded by" if self.counted else " overlapping" if self.spans == "overlapping" else " of"
+            text += f"{of} {'..'.join(self.time)}"
         if self.allowed_lateness:
             text += f", late by {duration_text(self.allowed_lateness)} at most"
         return f"{text}, with updates" if self.emit == "updates" else text

@@ -114,7 +114,7 @@ class Tasks:
             owned = np.flatnonzero(self.store.owner == task)
             for shards in (owned[::2], owned[1::2]) if split else (owned,):
                 rows = pa.record_batch({"shard": pa.array(shards, pa.int32())}).replace_schema_metadata(metadata)
-                batch = SimpleNamespace(record=TimersDue(event=until), rows=rows, reached=self.reached)
+                batch = SimpleNamespace(record=TimersDue(event=until), rows=rows, reached=self.reached, side=None)
                 for results in logic.fire(batch, self.policy):
                     found += results.to_pylist()
         made = [

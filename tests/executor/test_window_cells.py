@@ -23,7 +23,7 @@ from dask_elastic.testing import run
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import SchemaMismatch, TopologyError, UserCodeError
+from dask_elastic.vocab.errors import TopologyError, UserCodeError
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import TimersDue
 
@@ -180,7 +180,7 @@ def test_windows_over_no_times_are_refused():
     store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), int))
     store.grant(0, 0)
     rows = table.to_batches()[0]
-    with pytest.raises(SchemaMismatch, match="the column 'at' is int64; cast it to a timestamp"):
+    with pytest.raises(TopologyError, match="column 'at', the time of its windows, has type int64; cast it"):
         make_logic(operator, store, store.session(0), True).process(rows, hash_columns(rows, ["k"]))
 
 

@@ -44,6 +44,8 @@ def test_window_with_invalid_number_is_refused(make, problem):
         ({"windows": (SessionWindow(5), SessionWindow(6))}, "write one compute for each"),
         ({"windows": (TUMBLING, EventWindow(HOUR, HOUR, HOUR))}, "the windows 1h and 1h have instances in common"),
         ({"windows": (EventWindow(2, 9, 4), EventWindow(0, 9, 6))}, "instances in common"),
+        ({"time": ("from", "until"), "spans": "any"}, "spans is 'any'; give 'within' or 'overlapping'"),
+        ({"spans": "overlapping"}, "is for rows that stand for a span of time, in windows over event time; name the"),
         ({"time": ()}, "has no column of event time"),
         ({"time": "departure"}, "as a tuple"),
         ({"time": ("a", "b", "c")}, "give one column, or two"),

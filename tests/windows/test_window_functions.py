@@ -57,8 +57,8 @@ def numbered(*arguments, **options):
     return rows.append_column("number", pa.array(range(len(rows))))
 
 
-def computed(rows, given_, logic, time=None, slack=None, parallel=1, **options):
-    stream = source(rows, slack, parallel).key_by("key").window(given_, time=time)
+def computed(rows, given_, logic, time=None, spans="within", slack=None, parallel=1, **options):
+    stream = source(rows, slack, parallel).key_by("key").window(given_, time=time, spans=spans)
     result = stream.compute(logic, name="windowed", **options)
     result.sink(de.sinks.Collect(), name="out")
     return result.topology
@@ -87,13 +87,18 @@ def test_functions_get_the_rows_of_each_instance_in_order(given_, logic):
 
 
 @settings(max_examples=8, deadline=None)
-@given(st.lists(EVENT, min_size=1, max_size=2), st.integers(0, 2**31), st.integers(0, 60), st.booleans())
+@given(
+    st.lists(EVENT, min_size=1, max_size=2),
+    st.integers(0, 2**31),
+    st.integers(0, 60),
+    st.sampled_from([None, "within", "overlapping"]),
+)
 def test_any_windows_give_functions_the_rows_of_the_whole_input(given_, seed, disorder, spans):
     rows = numbered(seed, rows=100, disorder=disorder)
     in_seconds = [EventWindow(*(number * SECOND for number in vars(window).values())) for window in given_]
     try:
         time = ("at", "until") if spans else None
-        topology = computed(rows, in_seconds, numbers_of_batch, time, slack=disorder + 21)
+        topology = computed(rows, in_seconds, numbers_of_batch, time, spans or "within", slack=disorder + 21)
     except TopologyError:
         assume(False)
     assert records(results(topology, seed)) == records(truth(topology, rows).results)

@@ -66,11 +66,17 @@ def looped(groups):
     return sorted((aggregated(*group, values) for group, values in groups.items()), key=repr)
 
 
+def is_in(first, last, begin, end, spans):
+    if spans == "overlapping":
+        return any(first <= time < last for time in range(begin, max(end, begin + 1)))
+    return first <= begin and (end <= last if spans else begin < last)
+
+
 @settings(max_examples=60, deadline=None)
-@given(ROWS, st.lists(EVENT, min_size=1, max_size=3), st.booleans())
+@given(ROWS, st.lists(EVENT, min_size=1, max_size=3), st.sampled_from([None, "within", "overlapping"]))
 def test_event_windows_agree_with_a_loop(rows, windows, spans):
     try:
-        windowing = Windowing(tuple(windows), ("begin", "end") if spans else ("begin",))
+        windowing = Windowing(tuple(windows), ("begin", "end") if spans else ("begin",), spans=spans or "within")
     except TopologyError:
         assume(False)
     groups = {}
@@ -83,7 +89,7 @@ def test_event_windows_agree_with_a_loop(rows, windows, spans):
             (first, last)
             for window in windows
             for first, last in instances(window, begin, begin + 12)
-            if first <= begin and (begin + length <= last if spans else begin < last)
+            if is_in(first, last, begin, begin + (length or 0), spans)
         }
         for bounds in within:
             groups.setdefault((key, *bounds), []).append(value)

@@ -36,10 +36,9 @@ ORACLE = {
 }
 
 
-def windowed(rows, given, time=None, slack=None, parallel=1, **options):
-    stream = (
-        source(rows, slack, parallel).key_by("key").window(given, time=time).compute(LOGIC, name="windowed", **options)
-    )
+def windowed(rows, given, time=None, slack=None, parallel=1, spans="within", **options):
+    divided = source(rows, slack, parallel).key_by("key").window(given, time=time, spans=spans)
+    stream = divided.compute(LOGIC, name="windowed", **options)
     stream.sink(de.sinks.Collect(), name="out")
     return stream.topology
 
@@ -92,10 +91,13 @@ def test_any_windows_have_the_results_of_the_whole_input(given_, seed, disorder,
 
 
 @pytest.mark.parametrize("given", [windows.tumbling("60s"), windows.hopping("60s", "20s")], ids=str)
-def test_spans_are_in_the_instances_that_contain_them(given):
+@pytest.mark.parametrize("spans", ["within", "overlapping"])
+def test_spans_are_in_the_instances_that_contain_them_or_a_part(given, spans):
     rows = readings(2)
-    topology = windowed(rows, given, time=("at", "until"), slack="30s")
-    assert records(results(topology)) == records(truth(topology, rows).results)
+    topology = windowed(rows, given, time=("at", "until"), spans=spans, slack="30s")
+    found, whole = run(topology), truth(topology, rows)
+    assert records(found.outputs["out"]) == records(whole.results)
+    assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
 
 
 def test_results_of_windows_are_windowed_by_their_span():

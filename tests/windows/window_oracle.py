@@ -43,7 +43,8 @@ def expected(rows: pa.Table, keys: list[str], windowing: Windowing, aggregates: 
         results = _grouped(complete, [*keys, START, END, "instance"], aggregates).drop(columns="instance")
         return Expected(results, len(pairs), len(timed) - pairs["row"].nunique(), len(frame) - len(timed))
     else:
-        parts = [_instances(timed, windowing.time, one) for one in windowing.windows if isinstance(one, EventWindow)]
+        policy = windowing.time, windowing.spans == "overlapping"
+        parts = [_instances(timed, *policy, one) for one in windowing.windows if isinstance(one, EventWindow)]
     pairs = pd.concat(parts)
     return Expected(
         _grouped(pairs, [*keys, START, END], aggregates),
@@ -70,12 +71,16 @@ def _frame(rows: pa.Table, windowing: Windowing) -> pd.DataFrame:
     return frame.assign(row=np.arange(len(frame)))
 
 
-def _instances(frame: pd.DataFrame, time: tuple[str, ...], window: EventWindow) -> pd.DataFrame:
+def _instances(frame: pd.DataFrame, time: tuple[str, ...], overlapping: bool, window: EventWindow) -> pd.DataFrame:
     begin, end = (frame[time[side]].to_numpy().astype(np.int64) for side in (0, -1))
     last = (begin - window.start) // window.frequency
     # A point lies before the end of an instance, a span may end with it.
     shortest = end if len(time) > 1 else begin + 1
     first = -((window.start + window.length - shortest) // window.frequency)
+    if overlapping:
+        # A span does not reach the instance that begins as it ends; without a length, it is a point.
+        last = -((window.start - np.maximum(end, begin + 1)) // window.frequency) - 1
+        first = (begin - window.start - window.length) // window.frequency + 1
     count = np.maximum(last - first + 1, 0)
     pairs = frame.loc[frame.index.repeat(count)]
     number = np.repeat(first, count) + _ranges(count)

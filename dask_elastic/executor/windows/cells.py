@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.executor.control_records.state_records import Grid
-from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.executor.windows.event_times import Times, overlap_bounds
 from dask_elastic.state.session import Located
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
@@ -138,6 +138,7 @@ class EventCells:
         self.windows = tuple(window for window in windowing.windows if isinstance(window, EventWindow))
         self.lateness = windowing.allowed_lateness
         self._exact = windowing.exact
+        self._overlapping = windowing.spans == "overlapping"
         self.slice = windowing.slice
         self.offset = self.windows[0].start % self.slice
         self.grid = Grid(math.gcd(self.slice, self.lateness), self.offset)
@@ -188,7 +189,8 @@ class EventCells:
         return self._in_instances(found, np.arange(len(begins)), len(begins), reached, counts, late)
 
     def _containing_spans(self, begins: Times, ends: Times) -> list[_Spans]:
-        found = [self._containing(window, begins, ends) for window in self.windows]
+        bounds = overlap_bounds(begins, ends) if self._overlapping else (begins, ends)
+        found = [self._containing(window, *bounds) for window in self.windows]
         return [spans_.exactly(ends - begins) for spans_ in found] if self._exact else found
 
     def sides(self, times: list[Times], begin: int) -> tuple[Mask, Mask]:

@@ -64,6 +64,27 @@ def microseconds(column: pa.Array, name: str) -> Times:
     return found
 
 
+def overlap_bounds(begins: Times, ends: Times) -> tuple[Times, Times]:
+    """Return the bounds that an instance has to contain so that it overlaps a span.
+
+    Parameters
+    ----------
+    begins, ends : ndarray of int64
+        The spans.
+
+    Returns
+    -------
+    begins, ends : ndarray of int64
+        The last microsecond at which an instance can begin, and the first one at which it can end.
+
+    Examples
+    --------
+    >>> [bounds.tolist() for bounds in overlap_bounds(np.array([3, 8]), np.array([20, 8]))]
+    [[19, 8], [4, 9]]
+    """
+    return np.maximum(ends - 1, begins), begins + 1
+
+
 def _scaled(times: Times, factor: int, name: str) -> Times:
     most = (2**63 - 1) // factor
     beyond = (times > most) | (times < -most)

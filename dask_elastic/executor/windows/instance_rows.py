@@ -64,7 +64,7 @@ class InstanceRows:
     Parameters
     ----------
     begins, ends : ndarray of int64
-        The span of each row.
+        The span of each row; if an instance needs to overlap it only, what `overlap_bounds` returns.
     numbers : ndarray of int64
         Their order: the rows of a key have different numbers.
     hashes, checks : ndarray of uint64
@@ -109,9 +109,11 @@ class InstanceRows:
         begins, ends = self._begins.take(self._order), self._ends.take(self._order)
         by_time: Positions = np.argsort(begins, kind="stable")
         times = begins.take(by_time)
+        # Spans that an instance needs to overlap only may begin behind its end.
+        beyond = max(0, int((begins - ends).max(initial=0)))
         rows, lengths, starts, stops = [], [], [], []
         for begin, end in instances:
-            inside = by_time[times.searchsorted(begin) : times.searchsorted(end, side="right")]
+            inside = by_time[times.searchsorted(begin) : times.searchsorted(end + beyond, side="right")]
             inside = np.sort(inside[ends.take(inside) <= end])
             firsts = np.flatnonzero(np.diff(self._keys.take(inside), prepend=-1))
             rows.append(inside)

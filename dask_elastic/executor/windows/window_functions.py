@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.row_buffer import RowBuffer, ranks
-from dask_elastic.executor.windows.event_times import Times, microseconds, timestamps
+from dask_elastic.executor.windows.event_times import Times, microseconds, overlap_bounds, timestamps
 from dask_elastic.executor.windows.function_calls import MOST_ROWS, make_calls, with_column
 from dask_elastic.executor.windows.instance_rows import Gathered, InstanceRows
 from dask_elastic.executor.windows.row_instances import Judged, RowInstances, RowSessions
@@ -132,8 +132,10 @@ class WindowFunctions:
             rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
             columns = [rows.column(name) for name in names]
         times = [microseconds(column, name) for column, name in zip(columns, names, strict=True)]
-        begins = times[0]
-        return _Timed(rows, hashes, begins, times[1] if len(times) > 1 else begins + 1, untimed)
+        begins, ends = times if len(times) > 1 else (times[0], times[0] + 1)
+        if self.windowing.spans == "overlapping":
+            begins, ends = overlap_bounds(begins, ends)
+        return _Timed(rows, hashes, begins, ends, untimed)
 
     def _pass_on(self, part: _Timed, judged: Judged) -> None:
         if self.windowing.null_time == "late" and part.untimed.num_rows:
@@ -344,7 +346,7 @@ class _Timed(NamedTuple):
 def _touched(instances: RowInstances, since: int, until: int, arrays: SlotArrays, window: slice) -> Mask:
     """Return the rows that are in instances that end within a span of time, or that expire."""
     kinds, begins, ends = (arrays.values[field][window] for field in (KIND, TIME, END))
-    found: Mask = (kinds == ROW) & (begins < until)
+    found: Mask = (kinds == ROW) & ((begins < until) | (ends <= until))
     some = np.flatnonzero(found)
     begins, ends = begins.take(some), ends.take(some)
     found[some] = instances.due(begins, ends, since, until) | instances.expired(begins, ends, until)

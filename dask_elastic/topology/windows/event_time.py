@@ -76,7 +76,7 @@ def check_spans(topology: OperatorGraph, producers: Sequence[str], windowing: Wi
     TopologyError
         When no instance could contain a result.
     """
-    if windowing.time != (WINDOW_START, WINDOW_END) or windowing.counted:
+    if windowing.time != (WINDOW_START, WINDOW_END) or windowing.counted or windowing.spans == "overlapping":
         return
     longest = max(window.length for window in windowing.windows if isinstance(window, EventWindow))
     for operator in origins_of(topology, producers):

@@ -42,6 +42,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         The windows, as passed to `window`.
     time : str or sequence of str or None
         The columns of event time; None for those that the topology tells.
+    spans : {"within", "overlapping"}
+        Which instances a row of a span is in.
     stream_of : callable
         Makes the stream of an operator with a name.
 
@@ -60,7 +62,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
     WindowedStream('flights' by 'plane', 1h every 10min of at, of topology 'delays')
     """
 
-    def __init__(self, keyed: KeyedOutput, given: object, time: object, stream_of: Callable[[str], S]):
+    def __init__(self, keyed: KeyedOutput, given: object, time: object, spans: Any, stream_of: Callable[[str], S]):
         super().__init__(keyed.topology, keyed.producers, keyed.keys, keyed.key_by_number)
         self._stream_of = stream_of
         where = f"stream of {self._label()}"
@@ -70,7 +72,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
         if columns is None:
             counted = any(isinstance(window, CountWindow) for window in windows)
             columns = time_columns(self._topology, self._producers, where, needed=not counted)
-        self._windowing = _checked(windows, columns, where)
+        self._windowing = _checked(windows, columns, where, spans=spans)
         check_spans(self._topology, self._producers, self._windowing, where)
 
     @property
@@ -186,7 +188,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
     def _with_policies(self, lateness: Any, emit: Any, late: Any, null_time: Any, where: str, share: Any) -> Windowing:
         allowed = microseconds(lateness, f"{where}: allowed_lateness", least=0)
         windowing = self._windowing
-        policies = (allowed, emit, late, null_time, windowing.exact, share)
+        policies = (allowed, emit, late, null_time, windowing.exact, share, windowing.spans)
         changed = _checked(windowing.windows, windowing.time, where, *policies)
         if changed.null_time == "late" and changed.late != "stream":
             raise TopologyError(
@@ -242,8 +244,8 @@ def _time_given(time: object, where: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _checked(windows: Any, time: tuple[str, ...], where: str, *policies: Any) -> Windowing:
+def _checked(windows: Any, time: tuple[str, ...], where: str, *policies: Any, **others: Any) -> Windowing:
     try:
-        return Windowing(windows, time, *policies)
+        return Windowing(windows, time, *policies, **others)
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from None
