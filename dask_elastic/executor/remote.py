@@ -222,8 +222,9 @@ class RemotePart:
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
         counts = self.store.row_counts.pop(message.task, ())
-        costs = self.store.window_costs.pop(message.task, ())
-        return [*sent, Done(message.task, message.number, busy, task.waited, tuple(counts), tuple(costs))]
+        tally = self.store.window_costs.pop(message.task, None)
+        costs = () if tally is None else tuple(tally.costs())
+        return [*sent, Done(message.task, message.number, busy, task.waited, tuple(counts), costs)]
 
     def _no_reply(self, task: int) -> list[ToHome]:
         if not self.closed:
