@@ -133,8 +133,8 @@ class PrimaryState(ComponentStore):
     def costs(self) -> WindowCosts | None:
         """Return what the windows of the first compute have cost so far at this home; None if that is not measured."""
         total = self._remote_costs
-        for costs in tuple(self.window_costs.values()):
-            total = total.plus(costs)
+        for tally in tuple(self.window_costs.values()):
+            total = total.plus(tally.costs())
         return total if any(total) else None
 
     def note_input(self, schema: pa.Schema, component: str) -> None:

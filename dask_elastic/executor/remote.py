@@ -239,8 +239,9 @@ class RemotePart:
         if deliveries and not message.silent:
             sent.append(Outputs(message.task, message.number, tuple(deliveries)))
         counts = flattened(self.store.take_tallies(message.task).values())
-        costs = self.store.window_costs.pop(message.task, ())
-        return [*sent, Done(message.task, message.number, busy, task.waited, counts, tuple(costs))]
+        tally = self.store.window_costs.pop(message.task, None)
+        costs = () if tally is None else tuple(tally.costs())
+        return [*sent, Done(message.task, message.number, busy, task.waited, counts, costs)]
 
     def _no_reply(self, task: int) -> list[ToHome]:
         if not self.closed:

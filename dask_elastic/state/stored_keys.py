@@ -21,7 +21,7 @@ from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
 from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.row_counts import RowCounts
-from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.vocab.window_costs import WindowTally
 
 _MOVED_AT_ONCE = 1 << 12
 """Slots whose objects are pickled at a time."""
@@ -57,7 +57,7 @@ class StoredKeys(ShardOwners):
         # Of each task, what became of the rows that it has processed; only the task's thread changes its own.
         self.row_counts: dict[int, RowCounts] = {}
         # The same for what its partial results of windows have cost.
-        self.window_costs: dict[int, WindowCosts] = {}
+        self.window_costs: dict[int, WindowTally] = {}
         # Of each task, microseconds of processor time, if several computes have to be told apart.
         self.microseconds: dict[int, int] = {}
         self._shard_of = shard_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import NamedTuple
 
 
@@ -78,8 +77,7 @@ class WindowCosts(NamedTuple):
         WindowCosts
             The sums of both.
         """
-        # Twice as fast as a generator; tasks add up after each batch.
-        return WindowCosts._make(map(operator.add, self, other)) if other else self
+        return WindowCosts(*(one + two for one, two in zip(self, other, strict=True))) if other else self
 
     def since(self, before: WindowCosts) -> WindowCosts | None:
         """Return the sums since an earlier moment; None if they have begun anew in the meantime.
@@ -101,3 +99,41 @@ class WindowCosts(NamedTuple):
         """
         found = WindowCosts(*(now - then for now, then in zip(self, before, strict=True)))
         return None if min(found) < 0 else found
+
+
+class WindowTally:
+    """The sums of one task, which adds a batch in a fraction of a microsecond; other threads only read.
+
+    Examples
+    --------
+    >>> tally = WindowTally()
+    >>> tally.add_batch(rows=1, pairs=2, seconds=0.5)
+    >>> tally.add(WindowCosts(merged=4))
+    >>> tally.costs() == WindowCosts.of_batch(1, 2, 0.5)._replace(merged=4)
+    True
+    """
+
+    __slots__ = ("_batches", "_others")
+
+    def __init__(self) -> None:
+        self._batches = [0.0] * 7
+        self._others = WindowCosts()
+
+    def add_batch(self, rows: int, pairs: int, seconds: float) -> None:
+        """Add a batch; see `WindowCosts.of_batch`."""
+        sums = self._batches
+        sums[0] += rows
+        sums[1] += 1
+        sums[2] += pairs
+        sums[3] += pairs * pairs
+        sums[4] += seconds
+        sums[5] += seconds * pairs
+        sums[6] += seconds * seconds
+
+    def add(self, costs: WindowCosts) -> None:
+        """Add other sums."""
+        self._others = self._others.plus(costs)
+
+    def costs(self) -> WindowCosts:
+        """Return the sums so far."""
+        return WindowCosts(*self._batches).plus(self._others)

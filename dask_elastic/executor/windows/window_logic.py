@@ -44,7 +44,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
-from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.vocab.window_costs import WindowTally
 from dask_elastic.vocab.window_side import WindowSide
 
 Rows: TypeAlias = pa.RecordBatch | ChosenRows
@@ -144,7 +144,8 @@ class WindowLogic:
                 late.append(copied(rows).filter(pa.array(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned)
             self._separate = separate or side is not None or self._places is None
-            self._note(WindowCosts.of_batch(count, assigned.pairs(count), self._began() - began))
+            if self.clock is not None:
+                self._tally().add_batch(count, assigned.pairs(count), self.clock() - began)
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task
@@ -351,7 +352,8 @@ class WindowLogic:
         """
         began, self._made = self._began(), None
         outputs, share = self._fired(batch, policy)
-        self._note(closing_costs(self._made, share, self._separate, self._began() - began))
+        if self.clock is not None:
+            self._tally().add(closing_costs(self._made, share, self._separate, self.clock() - began))
         return outputs
 
     def _fired(self, batch: Batch, policy: ErrorPolicy) -> tuple[list[pa.RecordBatch], float]:
@@ -445,12 +447,9 @@ class WindowLogic:
         self._bound = bind_windows(self.operator, self.cells.merges, self._store, schema)
         return self._bound
 
-    # costs
-
     def _began(self) -> float:
         return 0.0 if self.clock is None else self.clock()
 
-    def _note(self, costs: WindowCosts) -> None:
-        if self.clock is not None:
-            costs_of, task = self._store.window_costs, self._session.task
-            costs_of[task] = costs.plus(costs_of.get(task, ()))
+    def _tally(self) -> WindowTally:
+        tallies, task = self._store.window_costs, self._session.task
+        return tallies.get(task) or tallies.setdefault(task, WindowTally())
