@@ -112,11 +112,12 @@ def run(client: Client, batches: list[pa.RecordBatch], count: int, setting: Sett
 
 def batches_for(client: Client, batches: list[pa.RecordBatch], seconds: float) -> int:
     """Return of how many batches three quarters take about some CPU seconds in a job without fusion."""
+    run(client, batches, 1, SETTINGS[0])
     # A quarter has all keys.
     count = 4 * len(batches)
-    apart = SETTINGS[0]
-    spent = run(client, batches, count, apart).cpu - run(client, batches, count // 4, apart).cpu
-    return int(count * max(1.0, seconds / max(spent, 0.05)))
+    while (spent := sustained(client, batches, count, SETTINGS[0]).cpu) < seconds / 2:
+        count *= 2
+    return int(count * max(1.0, seconds / spent))
 
 
 def sustained(client: Client, batches: list[pa.RecordBatch], count: int, setting: Setting) -> Spent:

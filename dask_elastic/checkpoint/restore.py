@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -244,6 +244,33 @@ def event_time_of(state: OperatorState, sources: list[int]) -> int | None:
     times = [state.event_times[source] for source in sources] if state.event_times else []
     known = [time for time in times if time is not None]
     return min(known) if known and len(known) == len(times) else None
+
+
+def component_event_time(times: Iterable[int | None]) -> int | None:
+    """Return the event time of computes that continue in one task, from those of a checkpoint.
+
+    Parameters
+    ----------
+    times : iterable of (int or None)
+        The event time of each, in microseconds; None if it has none.
+
+    Returns
+    -------
+    int or None
+        The newest one.
+
+    Notes
+    -----
+    If they ran apart, all had got the same watermark before the barrier, and each notes only those at which it has
+    something to do: the ends of its windows, or none. By the newest time, a row is late that was late before, and no
+    other.
+
+    Examples
+    --------
+    >>> component_event_time([3_600, None, 4_200])
+    4200
+    """
+    return max((time for time in times if time is not None), default=None)
 
 
 def _superseded(chain: Chain, position: int) -> npt.NDArray[np.bool_]:

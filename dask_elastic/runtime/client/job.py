@@ -99,6 +99,8 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
     0  per_letter      0       0       1
     >>> job.recoveries().empty, job.event_times().empty, job.stalled().empty
     (True, True, True)
+    >>> job.computes().empty, sorted(job.rates())  # No computes share tasks.
+    (True, [('letters', 'per_letter'), ('per_letter', 'updates')])
     >>> measured = job.decisions(), job.snapshots(last=10)
     >>> job.card()
     letters: finished · ... s · 3 rows · ...

@@ -15,7 +15,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.other_placing import OtherPlacing
 from dask_elastic.checkpoint.pickled import Pickled
-from dask_elastic.checkpoint.restore import restore_executor
+from dask_elastic.checkpoint.restore import component_event_time, restore_executor
 from dask_elastic.checkpoint.spool.log import SpoolLog, path_of
 from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.executor.primary_state import PrimaryState
@@ -198,9 +198,7 @@ class PartCheckpoints:
             into.input_schema = restored.input_schema
             times.append(restored.event_time)
             self.keeper.restore(ExecutorId(operator.name, executor.index), restored.chain)
-        # Computes that ran apart had all got the same watermark before the barrier, and each notes only those at which
-        # it has something to do: none, or earlier ones. By the newest no row is late that would not have been late.
-        store.event_time = max((time for time in times if time is not None), default=None)
+        store.event_time = component_event_time(times)
         store.track_dirty = True
 
     def position(self, source: ExecutorId) -> SourcePosition:

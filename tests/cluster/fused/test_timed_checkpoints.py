@@ -151,7 +151,7 @@ def windows_behind(folder):
     return topology
 
 
-def test_windows_stay_closed_when_computes_that_ran_apart_continue_in_one_task(client, wait_until, tmp_path):
+def test_late_rows_stay_late_when_computes_that_ran_apart_continue_in_one_task(client, wait_until, tmp_path):
     def row(minute, n):
         return pa.table({"area": [1], "car": [1], "n": [n], "at": pa.array([minute * MINUTE], pa.timestamp("us"))})
 

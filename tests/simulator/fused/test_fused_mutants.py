@@ -137,8 +137,18 @@ def link_has_the_slots_of_other_keys(monkeypatch):
     def note(self, before, found):
         real(self, before, found)
         self._slots[before.slots] = np.roll(self._slots[before.slots], 1)
+        self._alike = 0
 
     monkeypatch.setattr(KeyLink, "note", note)
+
+
+def link_takes_all_slots_for_alike(monkeypatch):
+    """Keys that the stores have got in different orders are found in the slots of the first one."""
+
+    def note_alike(self, noted):
+        self._alike = len(self._slots)
+
+    monkeypatch.setattr(KeyLink, "_note_alike", note_alike)
 
 
 MUTANTS = [
