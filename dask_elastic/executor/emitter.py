@@ -89,7 +89,7 @@ class Emitter:
         return bool(self._steps)
 
     def emit(
-        self, batches: Iterable[pa.RecordBatch], stamp: float, late: Iterable[pa.RecordBatch] = ()
+        self, batches: Iterable[pa.RecordBatch], stamp: float, late: Sequence[pa.RecordBatch] = ()
     ) -> list[Delivery]:
         """Route output batches of the component's operator.
 
@@ -99,7 +99,7 @@ class Emitter:
             Output, in order.
         stamp : float
             When the oldest input row of the outputs was due to leave its source.
-        late : iterable of pyarrow.RecordBatch
+        late : sequence of pyarrow.RecordBatch
             Input rows that came too late for the operator's windows, for those consumers that read only these.
 
         Returns
@@ -109,7 +109,8 @@ class Emitter:
         """
         deliveries: list[Delivery] = []
         self._follow(self._steps, batches, self.component, stamp, deliveries)
-        self._follow(self._late, late, self.component, stamp, deliveries)
+        if late:
+            self._follow(self._late, late, self.component, stamp, deliveries)
         return deliveries
 
     def fire(self, batches: Iterable[pa.RecordBatch], batch: Batch) -> list[Delivery]:

@@ -217,14 +217,14 @@ class ElasticExecutor(ExecutorParts):
                 self.store.add_counts(counts)
             merged = isinstance(work.record, PartialsMoved) and not work.pieces[0].receipt.settled
             instructions = self._receipts(work)
-            moves = len(self.moves)
+            moves = len(self.moves) if self.moves.under_way else 0
             if merged and work.record is not None:
                 instructions += self.moves.instant.merged(work.record, now)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
             self._pending_rows -= work.rows
             instructions += self.moves.work_done(task, now)
-            if len(self.moves) < moves:
+            if moves and len(self.moves) < moves:
                 # A move has arrived at once, or was cancelled because its target is draining.
                 instructions += self._proceed(now)
             if not owner.at_home:

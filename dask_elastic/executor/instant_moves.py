@@ -121,6 +121,11 @@ class InstantMoves:
         return len(self._by_shard) + len(self._merging)
 
     @property
+    def under_way(self) -> bool:
+        """Whether there is any move, or partials that are on their way."""
+        return bool(self._by_shard or self._merging)
+
+    @property
     def moves(self) -> list[InstantMove]:
         """The moves whose partials are not on their way."""
         return [handed.move for handed in self._by_shard.values()]

@@ -94,6 +94,11 @@ class Moves:
         return len(self.by_shard) + len(self.instant)
 
     @property
+    def under_way(self) -> bool:
+        """Whether there is any move; asked for each batch."""
+        return bool(self.by_shard) or self.instant.under_way
+
+    @property
     def paused(self) -> set[int]:
         """The shards whose routing is paused."""
         paused = {shard for shard, move in self.by_shard.items() if move.paused}

@@ -71,7 +71,8 @@ class BatchCost:
         self._rows_squared = self._rows_squared * KEPT + rows * rows
         self._rows_busy = self._rows_busy * KEPT + rows * busy
         self._busy_squared = self._busy_squared * KEPT + busy * busy
-        self._largest = max(self._largest * KEPT, rows)
+        largest = self._largest * KEPT
+        self._largest = largest if largest > rows else rows
 
     def rows_within(self, seconds: float) -> int | None:
         """Return the most rows of a batch.
@@ -89,11 +90,13 @@ class BatchCost:
         """
         if self._weight == 0 or self._busy <= 0:
             return None
-        most = max(1, math.ceil(self._largest * GROWTH))
+        # Comparisons instead of calls of `max`: this is computed for each batch, and most batches are small.
+        most = math.ceil(self._largest * GROWTH) or 1
         each = self._each()
-        fixed = (self._busy - each * self._rows) / self._weight
-        allowed = max(seconds, FIXED_COSTS * fixed)
-        return most if each * most <= allowed else max(1, round(allowed / each))
+        allowed = FIXED_COSTS * (self._busy - each * self._rows) / self._weight
+        if allowed < seconds:
+            allowed = seconds
+        return most if each * most <= allowed else round(allowed / each) or 1
 
     def expected(self, rows: int) -> float | None:
         """Return the expected processing time of a batch in seconds; None before the first batch."""
@@ -116,5 +119,8 @@ class BatchCost:
         common = self._rows_busy - self._rows * self._busy / self._weight
         slope = common / spread
         unexplained = self._busy_squared - self._busy * self._busy / self._weight - slope * common
-        error = math.sqrt(max(unexplained, 0.0) / (self._weight - 2) / spread)
-        return min(max(slope - error, 0.0), mean)
+        if unexplained > 0:
+            slope -= math.sqrt(unexplained / (self._weight - 2) / spread)
+        if slope <= 0:
+            return 0.0
+        return slope if slope < mean else mean

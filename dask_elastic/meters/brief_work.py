@@ -29,6 +29,11 @@ class BriefWork:
 
     Any thread may measure and ask. Measurements that are made at the same time may get lost.
 
+    Attributes
+    ----------
+    is_brief : bool
+        Whether most recent batches were brief.
+
     Examples
     --------
     >>> work = BriefWork()
@@ -40,11 +45,12 @@ class BriefWork:
     False
     """
 
-    __slots__ = ("_asked", "_long", "_refused")
+    __slots__ = ("_asked", "_long", "_refused", "is_brief")
 
     def __init__(self) -> None:
         # A decaying share of batches that took long, or waited for something.
         self._long = 0.0
+        self.is_brief = True
         self._refused = 0
         self._asked = -1
 
@@ -65,11 +71,7 @@ class BriefWork:
         """
         is_long = busy > BRIEF_SECONDS or cpu < COMPUTING * busy
         self._long += WEIGHT * (is_long - self._long)
-
-    @property
-    def is_brief(self) -> bool:
-        """Whether most recent batches were brief."""
-        return self._long <= 0.5
+        self.is_brief = self._long <= 0.5
 
     def expects(self, rows: int) -> bool:
         """Return whether a batch is expected to be brief; now and then also after long ones, to measure again.

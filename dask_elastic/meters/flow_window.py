@@ -116,7 +116,8 @@ class FlowWindow:
         self._wanted += nbytes if wanted_more else 0
         took, released = now - self._since, self._bytes
         if took < self.queue_time * self.stretch:
-            self._grow_to(released)
+            if released > self.nbytes:
+                self._grow_to(released)
             return
         # The initial window is a guess, which the first measured span replaces.
         self.nbytes = max(self.nbytes - int(SHRINK * released), 1) if self._spans else 1

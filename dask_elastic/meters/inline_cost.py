@@ -55,8 +55,9 @@ class InlineCost:
         measured = (busy, rows)
         batches.append(measured)
         insort(ordered, measured)
-        if len(ordered) >= FEWEST:
-            self._busy, self._rows = ordered[len(ordered) // 2]
+        count = len(ordered)
+        if count >= FEWEST:
+            self._busy, self._rows = ordered[count // 2]
 
     def expected(self, rows: int) -> float | None:
         """Return the processing time of a batch in seconds, an upper bound if it is larger than the recent ones.
@@ -70,5 +71,7 @@ class InlineCost:
 
     def allows(self, rows: int, seconds: float) -> bool:
         """Whether a batch is expected to take at most so many seconds."""
-        expected = self.expected(rows)
-        return expected is not None and expected <= seconds
+        busy = self._busy
+        if busy is None:
+            return False
+        return busy <= seconds if rows <= self._rows else busy * (rows / self._rows) <= seconds

@@ -32,6 +32,11 @@ class SlotRing(Generic[T]):
     MeterError
         If the window is not a positive, finite number or there is no slot.
 
+    Attributes
+    ----------
+    newest : tuple of (float, float, T) or None
+        Start, end and value of the slot that was written last: nearly all writes are to the same one as before.
+
     Notes
     -----
     A slot is a pair of number and value and is replaced as a whole. A concurrent reader therefore sees the old slot or
@@ -59,8 +64,7 @@ class SlotRing(Generic[T]):
         self._size = slots + 1
         self._cells: list[tuple[int, T] | None] = [None] * self._size
         self._first: float | None = None
-        # Start, end and value of the slot that was written last: nearly all writes are to the same one as before.
-        self._last: tuple[float, float, T] | None = None
+        self.newest: tuple[float, float, T] | None = None
 
     def at(self, now: float) -> T:
         """Return the value of the slot at time `now`; a new slot replaces the oldest one.
@@ -75,7 +79,7 @@ class SlotRing(Generic[T]):
         T
             The value, to be changed in place.
         """
-        if (last := self._last) is not None and last[0] <= now < last[1]:
+        if (last := self.newest) is not None and last[0] <= now < last[1]:
             return last[2]
         number = math.floor(now / self._width)
         position = number % self._size
@@ -86,7 +90,7 @@ class SlotRing(Generic[T]):
             cell = (number, self._make())
             self._cells[position] = cell
         if cell[0] == number:
-            self._last = number * self._width, (number + 1) * self._width, cell[1]
+            self.newest = number * self._width, (number + 1) * self._width, cell[1]
         return cell[1]
 
     def read(self, now: float, window: float | None = None) -> list[tuple[T, float]]:

@@ -81,7 +81,7 @@ class VersionedSends:
             for used in self._in_use:
                 if used.table.version == table.version and used.sends:
                     used.sends -= 1
-                    return self._due()
+                    return self._due() if len(self._in_use) > 1 else []
             raise ProtocolError(f"a send ended under version {table.version}, under which none is in progress")
 
     def switch(self, table: HomeTable) -> list[MarkDue]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dask_elastic.executor import events
 from dask_elastic.executor.drivers.home_backlog import HomeBacklog, Left, Place
@@ -108,7 +108,7 @@ class Emitter:
                 return
             more = self._backlog.done()
 
-    def _handled_now(self) -> Generator[Act, object, bool]:
+    def _handled_now(self) -> Generator[Act, Any, bool]:
         """Handle the head without waiting; returns whether nothing of it is left."""
         item = self._backlog.head
         if isinstance(item, m.Done):

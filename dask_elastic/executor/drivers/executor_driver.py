@@ -31,7 +31,7 @@ from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.drivers.emitter import Emitter
 from dask_elastic.executor.drivers.host import Bell, ExecutorHost
 from dask_elastic.executor.drivers.processing import processed
-from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.drivers.steps import Steps, nothing
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.processor import Processor
@@ -47,6 +47,8 @@ from dask_elastic.vocab.lock import MakeLock, NoLock
 ControlRecord = Barrier | events.InputWatermark | events.InputEnded | events.EndMark
 """What an input sends beside batches, in one order with them."""
 Held = tuple[Batch, int] | ControlRecord
+
+_BESIDE_EVENTS = frozenset({do.Wake, do.Release})
 
 
 class ExecutorDriver:
@@ -95,8 +97,7 @@ class ExecutorDriver:
 
     def offer(self, origin: ExecutorId, batch: Batch, nbytes: int) -> Steps[None]:
         """Take a batch; the calling thread splits it by task, without a lock."""
-        if self._alignment.admit(origin, (batch, nbytes)):
-            yield from self._offer(origin, batch, nbytes)
+        return self._offer(origin, batch, nbytes) if self._alignment.admit(origin, (batch, nbytes)) else nothing()
 
     def receive_record(self, origin: ExecutorId, record: ControlRecord) -> Steps[None]:
         """Take a control record of an input, behind what it has sent before."""
@@ -246,7 +247,7 @@ class ExecutorDriver:
 
     def _settle(self, instructions: list[do.Instruction]) -> Steps[None]:
         """Carry out the instructions of settled work: as an event's, unless they only wake tasks and return credit."""
-        if all(isinstance(instruction, do.Wake | do.Release) for instruction in instructions):
+        if _BESIDE_EVENTS.issuperset(map(type, instructions)):
             yield from self._carry_out(instructions)
         else:
             yield from self._exclusively(lambda: instructions)

@@ -20,6 +20,11 @@ Steps: TypeAlias = Generator[Act, Any, T]
 """What a driver does: it yields acts, gets their results, and returns a value."""
 
 
+def nothing() -> Steps[None]:
+    """Return steps without any act."""
+    yield from ()
+
+
 def run(steps: Steps[T]) -> T:
     """Run steps to their end in this thread.
 

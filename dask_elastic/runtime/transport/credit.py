@@ -88,7 +88,7 @@ class CreditGate:
         with self._lock:
             if self._aborted:
                 raise Aborted
-            if self.full:
+            if self.batches >= PIPELINED and self.full:
                 self._window.held_back()
                 return False
             self.used += nbytes

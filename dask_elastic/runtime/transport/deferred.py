@@ -67,10 +67,11 @@ class Deferred:
             self._carry_out(thread)
         finally:
             thread.depth = 0
-            self._write(thread)
+            if thread.writers:
+                self._write(thread)
 
     def _carry_out(self, thread: _OfThread) -> None:
-        if thread.runs:
+        if thread.runs and thread.writers:
             self._write(thread)
         while thread.runs:
             thread.runs.popleft()()

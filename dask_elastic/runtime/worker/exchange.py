@@ -160,12 +160,12 @@ class Exchange:
         NodeLost
             If there is no connection to a receiver's node.
         """
-        total = 0
+        total, leased = 0, not self._lease.needed
         # Other nodes get their batches together, and before this thread runs idle tasks here.
         with DEFERRED:
             for position, (target, batch) in enumerate(outputs):
                 nbytes = batch.nbytes
-                if not (self._lease.is_open and self._gate(origin, target).try_acquire(nbytes)):
+                if not ((leased or self._lease.is_open) and self._gate(origin, target).try_acquire(nbytes)):
                     return total, outputs[position:]
                 total += nbytes
                 self._hand_over(target, origin, batch, nbytes)
@@ -182,7 +182,7 @@ class Exchange:
             self.send_mark(origin, target.component, mark)
 
     def _bring(self, node: int, target: ExecutorId, origin: ExecutorId, batch: Batch, nbytes: int) -> None:
-        spec = self._spec
+        spec = self.members.spec
         if node == spec.node:
             self._offer(target, origin, batch, nbytes)
         else:
@@ -202,9 +202,10 @@ class Exchange:
         if home is not None:
             home.offer(origin, batch, nbytes)
             return
-        if TURNS.may_wait:
+        may_wait = TURNS.may_wait
+        if may_wait:
             DEFERRED.write_now()
-        self._sink(target).offer(origin, batch, nbytes, TURNS.may_wait)
+        self._sink(target).offer(origin, batch, nbytes, may_wait)
 
     def _sink(self, target: ExecutorId) -> SinkInstance:
         sink = self._sinks.get(target)
@@ -234,7 +235,7 @@ class Exchange:
             self._withheld.append((origin, target, nbytes))
             return
         node = self.tier.emitter(origin)
-        if node == self._spec.node:
+        if node == self.members.spec.node:
             self.take_credit(origin, target, nbytes, wanted_more)
         else:
             self._send_credit(node, origin, target, nbytes, wanted_more)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.last_sender import LastSender
 from dask_elastic.runtime.transport.lease_gate import LeaseGate
-from dask_elastic.runtime.worker.run_thread import RunThread
+from dask_elastic.runtime.transport.run_thread import RunThread
 from dask_elastic.runtime.worker.user_calls import UserCalls
 
 

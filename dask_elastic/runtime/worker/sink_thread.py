@@ -145,9 +145,12 @@ class SinkThread:
         assert self._writer is not None, "the thread opens the writer before it waits for batches"
         failed = True
         try:
-            with self._explained():
-                self._write(self._writer, [Waiting(origin, batch, nbytes)])
+            self._write(self._writer, [Waiting(origin, batch, nbytes)])
             failed = False
+        except (ElasticError, Aborted):
+            raise
+        except Exception as error:
+            raise self._explanation(error) from error
         finally:
             self._failed |= failed
             self._waiting.end_turn()
@@ -224,8 +227,10 @@ class SinkThread:
         except (ElasticError, Aborted):
             raise
         except Exception as error:
-            name = self.identity.component
-            raise SinkError(f"sink {name!r} failed: {type(error).__name__}: {error}") from error
+            raise self._explanation(error) from error
+
+    def _explanation(self, error: Exception) -> SinkError:
+        return SinkError(f"sink {self.identity.component!r} failed: {type(error).__name__}: {error}")
 
     def _write_all(self, writer: SinkWriter) -> bool:
         self._request_last()

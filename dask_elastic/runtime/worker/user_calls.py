@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -24,13 +24,8 @@ _OWN = str(Path(__file__).parents[2]) + os.sep
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen"})
 
 
-class _Call(NamedTuple):
-    """A call that runs: of which operator, what it does there, and since when by both clocks."""
-
-    operator: str
-    activity: str
-    began: float
-    since: float
+_Call: TypeAlias = tuple[str, str, float]
+"""A call that runs: of which operator, what it does there, and since when."""
 
 
 class UserCalls:
@@ -66,11 +61,10 @@ class UserCalls:
         """
         return _Running(self, operator, activity)
 
-    def enter(self, operator: str, activity: str) -> _Call | None:
-        """Note that this thread begins a call, and return the call in which it already is."""
-        thread = threading.get_ident()
+    def enter(self, thread: int, operator: str, activity: str) -> _Call | None:
+        """Note that a thread begins a call, and return the call in which it already is."""
         before = self._running.get(thread)
-        self._running[thread] = _Call(operator, activity, self._clock(), time.time())
+        self._running[thread] = (operator, activity, self._clock())
         return before
 
     def leave(self, thread: int, before: _Call | None) -> None:
@@ -89,12 +83,13 @@ class UserCalls:
             The items.
         """
         while True:
-            call = self._running.pop(threading.get_ident(), None)
+            thread = threading.get_ident()
+            call = self._running.pop(thread, None)
             try:
                 item = next(items, None)
             finally:
                 if call is not None:
-                    self.enter(call.operator, call.activity)
+                    self.enter(thread, *call[:2])
             if item is None:
                 return
             yield item
@@ -116,17 +111,17 @@ class UserCalls:
         """
         if seconds is None or not self._running:
             return ()
-        now = self._clock()
-        stalled = {thread: call for thread, call in list(self._running.items()) if now - call.began >= seconds}
+        now, today = self._clock(), time.time()
+        stalled = {thread: call for thread, call in list(self._running.items()) if now - call[2] >= seconds}
         if not stalled:
             return ()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         frames = sys._current_frames()
         found = [
             StalledCall(
-                call.operator, call.activity, node, call.since, names.get(thread, ""), user_frame(frames.get(thread))
+                operator, activity, node, today - (now - began), names.get(thread, ""), user_frame(frames.get(thread))
             )
-            for thread, call in stalled.items()
+            for thread, (operator, activity, began) in stalled.items()
         ]
         return tuple(sorted(found, key=lambda call: (call.since, call.thread)))
 
@@ -143,7 +138,7 @@ class _Running:
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        self._before = self._calls.enter(self._operator, self._activity)
+        self._before = self._calls.enter(self._thread, self._operator, self._activity)
 
     def __exit__(self, *error: object) -> None:
         self._calls.leave(self._thread, self._before)
@@ -166,7 +161,8 @@ class WatchedErrorPolicy(ErrorPolicy):
 
     def run(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
         """Process a batch; see `ErrorPolicy.run`."""
-        thread, before = threading.get_ident(), self._calls.enter(operator, "process")
+        thread = threading.get_ident()
+        before = self._calls.enter(thread, operator, "process")
         try:
             return super().run(operator, function, rows)
         finally:

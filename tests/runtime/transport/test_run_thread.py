@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from dask_elastic.runtime.transport.run_thread import RunThread
 from dask_elastic.runtime.worker.job_threads import JobThreads
-from dask_elastic.runtime.worker.run_thread import RunThread
 
 SECONDS = 20.0
 
