@@ -15,7 +15,7 @@ Beside them run a bare hand-over of the same batches from one Python thread to a
 in a process of its own. docs/benchmarks.md explains the lines.
 
     python benchmarks/thin.py [--measure topology one-row latency idle] [--rate 2000 20000] [--seconds 2] [--runs 3]
-                              [--latency-rate 1000 10000 100000] [--way one-node remote across]
+                              [--light-load 0] [--latency-rate 1000 10000 100000] [--way one-node remote across]
                               [--through iterable blocking send] [--limit 20]
 """
 
@@ -128,12 +128,13 @@ def quantiles(stream: Received) -> Line:
     return {name: float("nan") if value is None else value * 1e3 for name, value in zip(names, found, strict=True)}
 
 
-def topology_run(client: Client, rate: float, seconds: float, limit: float) -> Line:
+def topology_run(client: Client, rate: float, seconds: float, limit: float, light_load: float | None = None) -> Line:
     """Run the three computes; with several workers, each executor has a core on each of them."""
+    options = {} if light_load is None else {"light_load": light_load}
     client.run(forget_batches)
     with tempfile.TemporaryDirectory() as folder:
         topology, rows = make_topology(rate, seconds + WARM_SECONDS, Path(folder))
-        job = de.submit(topology, client, latency_target=None)
+        job = de.submit(topology, client, latency_target=None, **options)
         if len(workers := client.nthreads()) > 1:
             for level in LEVELS:
                 job.set_cores(f"per_{level}", dict.fromkeys(workers, 1))
@@ -192,7 +193,8 @@ def latency_run(client: Client, rate: float, seconds: float, way: str, through: 
         assert job.assignment()["remote"].all(), "the task is not remote"
         found["settled"] = bool(job.moves()["ended"].max() < stream.started + warm)
     job.forget()
-    return quantiles(stream) | found | {"rows_per_write": stream.rows / stream.calls}
+    counts = {"rows_per_write": stream.rows / stream.calls, "early": stream.early / stream.rows}
+    return quantiles(stream) | found | counts
 
 
 def latency_topology(rate: float, seconds: float, warm: float, way: str, through: str) -> de.Topology:
@@ -288,7 +290,7 @@ def topology_lines(arguments: argparse.Namespace, others: Others) -> None:
             for rate in arguments.rate:
                 runs = []
                 for _ in range(arguments.runs):
-                    run = topology_run(client, rate, arguments.seconds, arguments.limit)
+                    run = topology_run(client, rate, arguments.seconds, arguments.limit, arguments.light_load)
                     runs.append(run | (others.logic(rate, arguments.seconds) if workers == 1 else {}))
                 report("topology", {"layout": f"{workers} x 2", "rate": rate}, runs)
 
@@ -334,6 +336,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", nargs="+", choices=MEASURES, default=MEASURES)
     parser.add_argument("--rate", type=float, nargs="+", default=[2_000.0, 20_000.0], help="of the topology, rows/s")
+    parser.add_argument("--light-load", type=float, help="of the topology; 0 uses all cores at any load")
     parser.add_argument("--latency-rate", type=float, nargs="+", default=[1_000.0, 10_000.0, 100_000.0])
     parser.add_argument("--way", nargs="+", choices=WAYS, default=WAYS, help="of latency")
     parser.add_argument(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dask_elastic.control.explanation.evidence import Evidence, Pauses
 from dask_elastic.control.recording import loads
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from distributed import Client
 
+    from dask_elastic.control.explanation.evidence import Evidence
     from dask_elastic.control.explanation.job_explanation import JobExplanation
     from dask_elastic.control.explanation.planned_decision import PlannedDecision
 
@@ -339,12 +339,17 @@ class JobReader(ABC):
                 "itself, every period; use set_cores or move_shard to change something by hand."
             )
         waits = self._ask(job_calls.Moves(self.name))
+        from dask_elastic.control.explanation.evidence import Pauses
+
         pauses = Pauses(
             *(_median(move.pause for move in waits if move.across_nodes is across) for across in (False, True))
         )
         return self._evidence().planned(pauses)
 
     def _evidence(self) -> Evidence:
+        # A submitted job starts without it: it imports much.
+        from dask_elastic.control.explanation.evidence import Evidence
+
         answer = self._ask(job_calls.Evidence(self.name))
         *before, present = loads(answer.snapshots) or [Snapshot(0.0, (), ())]
         decisions = json.loads(answer.decisions)

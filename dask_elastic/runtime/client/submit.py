@@ -16,7 +16,6 @@ import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
-from dask_elastic.checkpoint.read_state import reading_of
 from dask_elastic.control.placement.choices import check_installed
 from dask_elastic.migration.strategy import check_strategy
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
@@ -32,7 +31,6 @@ from dask_elastic.topology.component import Branch, Component, Exit, build_compo
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SourceOperator
-from dask_elastic.topology.restartable import check_restartable
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
@@ -150,6 +148,9 @@ def described(
         If it cannot run.
     """
     if options.checkpoint is not None:
+        # Jobs without checkpoints start without it.
+        from dask_elastic.topology.restartable import check_restartable
+
         check_restartable(name, [component.operator for component in components])
     computes = [component.operator for component in components if isinstance(component.operator, Compute)]
     fused = [operator for component in components for operator in component.fused]
@@ -245,10 +246,18 @@ def _compute_summary(operator: Compute, inputs: Mapping[str, pa.Schema | None], 
         operator.name,
         operator.keys,
         table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes(),
-        pickle.dumps(reading_of(operator)) if durable else None,
+        _reading(operator) if durable else None,
         operator.routed_by or operator.keys,
         pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
     )
+
+
+def _reading(operator: Compute) -> bytes:
+    """Return how the operator's state is read from a checkpoint."""
+    # Jobs without checkpoints start without it.
+    from dask_elastic.checkpoint.read_state import reading_of
+
+    return pickle.dumps(reading_of(operator))
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
