@@ -21,10 +21,12 @@ LENGTH, FREQUENCY, GAP, COUNT, APART = 1_000_000, 250_000, 60_000, 50, 2_000
 window; and the microseconds between rows that join."""
 
 RANDOM = np.random.default_rng(0)
+TIMES = np.sort(RANDOM.integers(0, ROWS * 1_000, ROWS))
 TABLE = pa.table(
     {
         "k": RANDOM.integers(0, KEYS, ROWS),
-        "at": pa.array(np.sort(RANDOM.integers(0, ROWS * 1_000, ROWS)), pa.timestamp("us")),
+        "at": pa.array(TIMES, pa.timestamp("us")),
+        "until": pa.array(TIMES + FREQUENCY, pa.timestamp("us")),
         "value": RANDOM.integers(-50, 50, ROWS),
     }
 )
@@ -52,6 +54,8 @@ def topology(folder):
         "counts": keyed.window(de.windows.count(COUNT)).compute(LOGIC, name="counts", **own),
         "joined": keyed.join(keyed, within=("0s", APART / 1e6), name="joined", **own),
     }
+    spans = keyed.window(LENGTH / 1e6, time=("at", "until"), spans="overlapping")
+    results["overlapping"] = spans.compute(LOGIC, name="overlapping", **own)
     parts = keyed.window([LENGTH / 1e6, 2 * LENGTH / 1e6]).compute(LOGIC, name="parts", partials=True, **own)
     results["totals"] = de.consolidate([parts], name="totals", shards=16)
     for name, stream in results.items():
@@ -84,7 +88,7 @@ def test_each_result_appears_once_when_home_and_remote_tasks_are_killed(small_cl
 
 def expected():
     """The results over all rows, by pandas; times in microseconds."""
-    rows = TABLE.to_pandas()
+    rows = TABLE.drop_columns(["until"]).to_pandas()
     rows["at"] = microseconds(rows["at"])
     first = rows["at"] // FREQUENCY * FREQUENCY
     moved = [rows.assign(window_start=first - shift * FREQUENCY) for shift in range(LENGTH // FREQUENCY)]
@@ -93,6 +97,9 @@ def expected():
         rows.assign(window_start=rows["at"] // size * size, window_end=rows["at"] // size * size + size)
         for size in (LENGTH, 2 * LENGTH)
     ]
+    begins = {side: (rows["at"] + side * (FREQUENCY - 1)) // LENGTH * LENGTH for side in (0, 1)}
+    later = rows.assign(window_start=begins[1])[begins[0] < begins[1]]
+    overlapped = pd.concat([rows.assign(window_start=begins[0]), later]).eval("window_end = window_start + @LENGTH")
     ordered = rows.sort_values(["k", "at"], kind="stable")
     ordered["session"] = (~(ordered.groupby("k")["at"].diff() < GAP)).cumsum()
     of_session = ordered.groupby("session")["at"]
@@ -107,6 +114,7 @@ def expected():
         "hopping": hopping,
         "functions": hopping,
         "sessions": grouped(ordered, INSTANCE),
+        "overlapping": grouped(overlapped, INSTANCE),
         "counts": counts,
         "totals": grouped(pd.concat(several), INSTANCE[1:]),
         "joined": pairs[(pairs["at_right"] - pairs["at"]).between(0, APART)][["k", "value", "value_right"]],
