@@ -43,6 +43,8 @@ class Batch(NamedTuple):
         Whether the rows had been settled before a loss, and are replayed.
     separate : bool
         Whether rows of windows are added to a state for each instance, in the place of slices that instances share.
+    version : int
+        The version of the first tier by which the target was chosen, see `GroupTable`; 0 if key groups never move.
     """
 
     rows: pa.RecordBatch | ChosenRows
@@ -54,6 +56,7 @@ class Batch(NamedTuple):
     reached: int | None = None
     settled: bool = False
     separate: bool = False
+    version: int = 0
 
     @property
     def nbytes(self) -> int:
