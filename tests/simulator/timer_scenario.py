@@ -48,9 +48,14 @@ class TimerScenario(Scenario):
             event_time="due",
             tick=0.05,
         )
-        world = World(self.components_of(batches, shards), self._placement(random), random, options)
+        world = World(self.components_of(batches, shards), self._placement(random), random, self.adjusted(options))
         self._take_checkpoints(world)
         disturber = Disturber(world, self.drawn().disturbances or ())
+        return self.simulated(world, batches, disturber, shards)
+
+    def simulated(
+        self, world: World, batches: list[pa.RecordBatch], disturber: Disturber, shards: int
+    ) -> TimerSimulation:
         return TimerSimulation(world, batches, disturber, shards, self.place)
 
     def _placement(self, random: np.random.Generator) -> Placement:
@@ -88,7 +93,7 @@ class TimerScenario(Scenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
         restored.schedule.now = world.now
-        return TimerSimulation(restored, first.batches, Disturber(restored, ()), first.shards, self.place)
+        return self.simulated(restored, first.batches, Disturber(restored, ()), first.shards)
 
     def run(self) -> TimerSimulation:
         """Run it to the end, and continue from each complete checkpoint."""
