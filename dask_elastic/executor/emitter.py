@@ -10,6 +10,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors, RunRange
 from dask_elastic.executor.fused.fused_compute import FusedCompute
 from dask_elastic.executor.fused.typed_stream import TypedStream
+from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import split_by_executor
 from dask_elastic.topology.component import Branch, Exit, edges
@@ -17,6 +18,9 @@ from dask_elastic.topology.operators import Compute, Stateless
 from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Batch, Delivery
 from dask_elastic.vocab.identity import ExecutorId
+
+CurrentTable = Callable[[str], GroupTable | None]
+"""Returns the current table of an operator whose key groups move between executors; None for others."""
 
 MAX_BATCH_BYTES = 16 * 2**20
 """Larger batches are sliced, so that credit and memory stay fine-grained."""
@@ -39,6 +43,8 @@ class Emitter:
         The instance of each sink that gets the rows: the one at the executor's home.
     fused : mapping of str to FusedCompute, optional
         The computes that run behind the component's first one, by name.
+    tables : callable, optional
+        Returns the current table of an operator whose key groups move between executors, None for others.
 
     Attributes
     ----------
@@ -54,7 +60,9 @@ class Emitter:
         error_policy: ErrorPolicy,
         sink_instance: int,
         fused: Mapping[str, FusedCompute] | None = None,
+        tables: CurrentTable = lambda operator: None,
     ):
+        self._tables = tables
         self._fused = fused or {}
         self.component = component
         self.error_policy = error_policy
@@ -79,7 +87,7 @@ class Emitter:
         # Equal exits share a door, and so the schema of their stream.
         if exit_ not in self._doors:
             space = self._spaces[exit_.target] if exit_.keys else None
-            self._doors[exit_] = _Door(self.component, exit_, space, self._sink_instance)
+            self._doors[exit_] = _Door(self.component, exit_, space, self._sink_instance, self._tables)
         return self._doors[exit_]
 
     @property
@@ -164,7 +172,8 @@ class Emitter:
 class _Door:
     """Passes rows through one exit: with the columns and the schema of its stream, hashed and split by executor."""
 
-    def __init__(self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int):
+    def __init__(self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int, tables: CurrentTable):
+        self._tables = tables
         self._exit = exit_
         self.target = exit_.target
         self._space = space
@@ -179,9 +188,14 @@ class _Door:
             deliveries.append(Delivery(self._first, Batch(rows, None, stamp, row_bytes=stream.row_bytes.of(rows))))
             return
         hashes = stream.hashes(rows, self._space)
-        for executor, part, part_hashes in split_by_executor(rows, hashes, self._space):
+        table, version = self._tables(self.target), 0
+        if table is None:
+            parts = split_by_executor(rows, hashes, self._space)
+        else:
+            parts, version = table.split(rows, hashes, self._space.shard_of(hashes)), table.version
+        for executor, part, part_hashes in parts:
             target = ExecutorId(self._exit.target, executor) if executor else self._first
-            batch = Batch(part, part_hashes, stamp, row_bytes=stream.row_bytes.of(part))
+            batch = Batch(part, part_hashes, stamp, row_bytes=stream.row_bytes.of(part), version=version)
             deliveries.append(Delivery(target, batch))
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
+
+if TYPE_CHECKING:
+    from dask_elastic.executor.groups.handed_groups import HandedGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +79,95 @@ class TaskEnded:
 
 @dataclass(frozen=True, slots=True)
 class InputEnded:
-    """An upstream instance has sent its last batch."""
+    """An upstream instance has sent its last batch.
+
+    Parameters
+    ----------
+    origin : ExecutorId
+        The instance.
+    version : int
+        As for `InputWatermark`.
+    """
 
     origin: ExecutorId
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class InputWatermark:
-    """An upstream instance has sent a watermark, behind its earlier batches."""
+    """An upstream instance has sent a watermark, behind its earlier batches.
+
+    Parameters
+    ----------
+    watermark : Watermark
+        The watermark.
+    version : int
+        The version of the first tier under which it was sent; 0 if key groups never move.
+    """
 
     watermark: Watermark
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EndMark:
-    """An upstream instance sends nothing more to this home: what follows goes to the next one, as of `version`.
+    """An upstream instance sends nothing more to this home under older versions of the first tier than `version`.
 
-    A control record of an input; the driver handles it.
+    A control record of an input. What follows goes to the next home, or to the next executors of some key groups; the
+    driver handles it in the first case, the executor in the second.
     """
 
     origin: ExecutorId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldGroups:
+    """Command: take part in a move of key groups; rows of groups to come wait. `GroupsExchanged` follows at its end.
+
+    Parameters
+    ----------
+    version : int
+        The version of the first tier that the move leads to.
+    gains : tuple of int
+        The groups to come.
+    loses : mapping of int to int
+        The next executor of each group that is to leave.
+    drains : bool
+        Whether everything is processed before a group leaves, and not only its rows.
+    """
+
+    version: int
+    gains: tuple[int, ...]
+    loses: Mapping[int, int]
+    drains: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MarksDue:
+    """The upstream instances were asked to send end marks; `GroupsDrained` follows."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsGiven:
+    """The groups that leave have left."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsInstalled:
+    """The state of groups that were to come is in the store."""
+
+    handed: HandedGroups
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetGroups:
+    """Command: a move of groups was cancelled before any upstream instance has switched."""
+
     version: int
 
 
@@ -159,6 +232,12 @@ Event = (
     | TaskEnded
     | InputEnded
     | InputWatermark
+    | EndMark
+    | HoldGroups
+    | MarksDue
+    | GroupsGiven
+    | GroupsInstalled
+    | ForgetGroups
     | BarriersAligned
     | CheckpointAbandoned
     | FlushDue

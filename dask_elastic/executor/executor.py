@@ -97,23 +97,28 @@ class ElasticExecutor(ExecutorParts):
         ProtocolError
             If `origin` is no input of the executor, or has ended.
         """
-        receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
         with self.lock:
             if origin not in self.inputs.open:
                 raise ProtocolError(f"{self.identity} got a batch from {origin}, which has ended or is no input of it")
-            self.store.note_input(batch.rows.schema, origin.component)
-            self._pending_rows += receipt.rows
-            receipt.span = self.watermarks.arrived()
-            receipt.reached = self.records.stamp(self.store.event_time)
-            receipt.separate = self.sharing.separate(self.store.event_time)
-            before = self.routes.sub_batches
-            self.routes.shared.note(block.latest)
-            woken = self.routes.enqueue(block, receipt)
-            self._pending_rows += self.routes.shared.take_added()
-            self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
-            inline = [task for task in woken if self._may_run(self.routes.tasks[task])]
-            # Other tasks are woken first: they run in the meantime.
-            return [*(do.Wake(task) for task in woken if task not in inline), *map(do.Run, inline)]
+            return self._accept(block, origin, batch, nbytes, now, self.store.event_time)
+
+    def _accept(
+        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None
+    ) -> list[do.Instruction]:
+        receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
+        self.store.note_input(batch.rows.schema, origin.component)
+        self._pending_rows += receipt.rows
+        receipt.span = self.watermarks.arrived()
+        receipt.reached = self.records.stamp(event_time)
+        receipt.separate = self.sharing.separate(event_time)
+        before = self.routes.sub_batches
+        self.routes.shared.note(block.latest)
+        woken = self.routes.enqueue(block, receipt)
+        self._pending_rows += self.routes.shared.take_added()
+        self.measures.arrived(origin, receipt.rows, nbytes, self.routes.sub_batches - before, now)
+        inline = [task for task in woken if self._may_run(self.routes.tasks[task])]
+        # Other tasks are woken first: they run in the meantime.
+        return [*(do.Wake(task) for task in woken if task not in inline), *map(do.Run, inline)]
 
     def take(self, task: int, now: float = 0.0) -> tuple[int, Item] | None:
         """Return a task's next item with its number, or None when there is none.
@@ -251,8 +256,7 @@ class ElasticExecutor(ExecutorParts):
         with self.lock:
             self.measures.left(nbytes, now)
 
-    @staticmethod
-    def _receipts(work: Work) -> list[do.Instruction]:
+    def _receipts(self, work: Work) -> list[do.Instruction]:
         released: list[do.Instruction] = []
         for piece in work.pieces:
             piece.receipt.rows -= piece.length
@@ -396,15 +400,18 @@ class ElasticExecutor(ExecutorParts):
         receipt.row_bytes = RECORD_BYTES
         self.records.entered(record, receipt)
         receipt.reached = self.records.stamp(self.store.event_time)
+        self._note_event_time(record, now)
+        self._pending_rows += receipt.rows
+        receipt.span = self.watermarks.arrived()
+        return instructions + [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
+
+    def _note_event_time(self, record: TimersDue, now: float) -> None:
         if record.event is not None and not record.last:
             # After a restart event time begins at what the sources send then. The end is no event time: a job that was
             # drained may be resumed, and its rows are not late.
             before = self.store.event_time
             self.store.event_time = record.event if before is None else max(record.event, before)
             self.moves.choice.record_entered(record.event, now)
-        self._pending_rows += receipt.rows
-        receipt.span = self.watermarks.arrived()
-        return instructions + [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
 
     def _flush(self, token: int) -> list[do.Instruction]:
         if self._lacks_state:

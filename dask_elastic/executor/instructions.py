@@ -100,6 +100,20 @@ class Cut:
     checkpoint: int
 
 
+@dataclass(frozen=True, slots=True)
+class GroupsDrained:
+    """Everything that must be processed before groups leave is processed, and its outputs have left."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsExchanged:
+    """The executor has given and got all groups of a move."""
+
+    version: int
+
+
 Instruction = (
     Wake
     | Run
@@ -111,5 +125,7 @@ Instruction = (
     | FlushComplete
     | EmitWatermark
     | Cut
+    | GroupsDrained
+    | GroupsExchanged
     | Finished
 )

@@ -34,12 +34,15 @@ class PrimaryState(ComponentStore):
         values needs the types of the input.
     event_time : int or None
         The event time of the last state record, microseconds since the Unix epoch: what the state has closed.
+    groups : tuple of int or None
+        The key groups whose state this is, where they change executor; None where they do not.
     union : UnionTypes or None
         Compares the types of what several upstream components send; None if there is only one.
     """
 
     input_schema: pa.Schema | None = None
     event_time: int | None = None
+    groups: tuple[int, ...] | None = None
     union: UnionTypes | None = None
 
     _remote_costs = WindowCosts()

@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.emitter import CurrentTable, Emitter
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.compute_clock import ComputeClock
@@ -46,6 +46,8 @@ class Processor:
         Runs user code.
     home : int
         The executor's home, whose sink instances get its rows.
+    tables : callable, optional
+        As for `Emitter`.
 
     Attributes
     ----------
@@ -63,6 +65,7 @@ class Processor:
         spaces: Mapping[str, KeySpace],
         error_policy: ErrorPolicy,
         home: int,
+        tables: CurrentTable = lambda operator: None,
     ):
         operator = component.operator
         assert isinstance(operator, Compute)
@@ -71,7 +74,7 @@ class Processor:
         self.costs: EvaluationCosts | None = None
         self.error_policy = error_policy
         self._fused = fused_computes(component, task, store, spaces, error_policy) if component.fused else {}
-        self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home, self._fused)
+        self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home, self._fused, tables)
         self.session = store.session(task)
         self._clock = ComputeClock(store, task)
         self.logic: Logic

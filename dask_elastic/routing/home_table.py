@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dask_elastic.routing.mark_due import MarkDue
 from dask_elastic.vocab.errors import MoveRefused
 
 
@@ -12,7 +13,8 @@ from dask_elastic.vocab.errors import MoveRefused
 class HomeTable:
     """The home of each executor of one operator.
 
-    A table is immutable: each change returns the next version. Key group -> executor is fixed, see `KeySpace`.
+    A table is immutable: each change returns the next version. Key group -> executor is fixed, see `KeySpace`; where it
+    is not, the table is a `GroupTable`.
 
     Parameters
     ----------
@@ -90,3 +92,7 @@ class HomeTable:
         """
         pairs = zip(self.homes, other.homes, strict=True)
         return [executor for executor, (one, two) in enumerate(pairs) if one != two]
+
+    def marks_since(self, before: HomeTable) -> list[MarkDue]:
+        """Return the end marks that an upstream instance owes which has used the table before this one."""
+        return [MarkDue(executor, before.homes[executor], self.version) for executor in self.differences(before)]

@@ -32,7 +32,9 @@ class CheckpointCommands:
 
     def __init__(self, world: World, before_move: Callable[[], None] | None = None):
         self.world = world
-        world.moves.begins = before_move or self.give_up
+        world.moves.begins = world.groups.begins = before_move or self.give_up
+        world.groups.is_quiet = self._is_quiet
+        self._telling = 0
 
     @property
     def _checkpoints(self) -> SimulatedCheckpoints:
@@ -41,11 +43,11 @@ class CheckpointCommands:
         return found
 
     def begin(self) -> None:
-        """Begin a checkpoint, unless a home moves; one that is in progress is given up, and nodes may learn that later.
+        """Begin a checkpoint, unless a home or key groups move; one in progress is given up, which nodes learn later.
 
         The barriers of some inputs of a moving executor would reach its old home, those of the others its new one.
         """
-        if self.world.moves.is_bound:
+        if self.world.is_bound:
             return
         self.give_up()
         self.tell_begun(self._checkpoints.begin())
@@ -75,8 +77,14 @@ class CheckpointCommands:
     def tell_given_up(self, number: int) -> None:
         """Tell all nodes that a checkpoint is given up."""
         self.world.record("checkpoint {} is given up", number)
+        self._telling += self.world.placement.nodes
         for node in range(self.world.placement.nodes):
             self.world.spawn(f"checkpoint {number} given up at {node}", self._give_up(node, number), node)
+
+    def _is_quiet(self) -> bool:
+        """Return whether all nodes have given up the checkpoint that was given up last, and hold nothing for it."""
+        sinks, homes = self.world.sinks.values(), self.world.homes.values()
+        return not self._telling and all(sink.is_quiet for sink in sinks) and all(home.is_quiet for home in homes)
 
     def _give_up(self, node: int, number: int) -> FiberSteps:
         yield None
@@ -84,6 +92,7 @@ class CheckpointCommands:
             yield from home.abandon_checkpoint(number)
         for sink in self._at(self.world.sinks, node):
             sink.abandon_checkpoint(number)
+        self._telling -= 1
 
     def tell_complete(self, number: int) -> None:
         """Tell all nodes that a checkpoint is complete: sinks commit."""

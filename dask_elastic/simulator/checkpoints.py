@@ -47,12 +47,15 @@ class ExecutorCut:
         The schema of its input.
     event_time : int or None
         The event time of its last state record.
+    groups : tuple of int or None
+        The key groups that the executor owned, where they change executor.
     """
 
     state: pa.RecordBatch | None
     changes: pa.RecordBatch | None
     input_schema: pa.Schema | None
     event_time: int | None = None
+    groups: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ class SimulatedCheckpoints:
         """Copy the state of each compute of an executor."""
         for operator, part in store.stores(executor.component).items():
             identity = ExecutorId(operator, executor.index)
-            found = ExecutorCut(KeyedStore.extract(part), _changes(part), part.input_schema, store.event_time)
+            copied, changes = KeyedStore.extract(part), _changes(part)
+            found = ExecutorCut(copied, changes, part.input_schema, store.event_time, store.groups)
             self.cuts.setdefault(identity, []).append((checkpoint, found))
             if self._is_current(checkpoint):
                 self._contents.executors[identity] = found

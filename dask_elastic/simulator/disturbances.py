@@ -93,7 +93,19 @@ class MoveHome:
     node: int
 
 
-Disturbance = Move | Cores | Balance | Flush | Outage | MoveHome
+@dataclass(frozen=True)
+class MoveGroups:
+    """Before step `at`, key groups of an operator begin to move to executors, `most` at a time; numbers wrap around."""
+
+    at: int
+    operator: int
+    groups: tuple[int, ...]
+    executors: tuple[int, ...]
+    strategy: str
+    most: int | None = None
+
+
+Disturbance = Move | Cores | Balance | Flush | Outage | MoveHome | MoveGroups
 
 
 @dataclass
@@ -129,6 +141,8 @@ class Disturber:
     def _apply(self, disturbance: Disturbance) -> None:
         if isinstance(disturbance, Outage):
             self._begin_outage(disturbance)
+        elif isinstance(disturbance, MoveGroups):
+            self._move_groups(disturbance)
         elif not self.world.finished:
             self._command(disturbance)
 
@@ -159,6 +173,20 @@ class Disturber:
             return
         try:
             self.world.moves.request(executor, node)
+        except MoveRefused as error:
+            self._count_refusal(error)
+
+    def _move_groups(self, command: MoveGroups) -> None:
+        operators = [*self.world.spaces]
+        operator = operators[command.operator % len(operators)]
+        table = self.world.groups.table(operator)
+        moves = {
+            group % table.groups: executor % len(table.homes)
+            for group, executor in zip(command.groups, command.executors, strict=True)
+        }
+        moves = {group: executor for group, executor in moves.items() if table.owners[group] != executor}
+        try:
+            self.world.groups.request(operator, moves, command.strategy, command.most)
         except MoveRefused as error:
             self._count_refusal(error)
 

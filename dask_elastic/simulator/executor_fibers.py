@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
 
@@ -37,6 +37,11 @@ class FollowedExecutor(ElasticExecutor):
     world: Surroundings
     newest_change = 0
 
+    @property
+    def addressed(self) -> Collection[int]:
+        """The shards to which state records are addressed."""
+        return range(self.routes.space.shards)
+
     def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
         """Enter the rows in the ledger, then take them in."""
         self.world.ledger.accepted(self.identity, batch)
@@ -62,7 +67,7 @@ class FollowedExecutor(ElasticExecutor):
         """Enter the record in the ledger, then route it."""
         if record is not None:
             self.world.record("state record {}", record)
-            self.world.record_ledger.entered(self.identity, record, self.routes.space)
+            self.world.record_ledger.entered(self.identity, record, self.routes.space, self.addressed)
         return super()._enter(record, now)
 
     def handle(self, event: events.Event, now: float) -> list[do.Instruction]:
@@ -119,7 +124,10 @@ class ExecutorFibers:
         self.left = 0
         executor.world = world
         executor.store.union = union_types(component, world.components)
-        self.driver = HomeDriver(executor, self)
+        self.driver = self._make_driver()
+
+    def _make_driver(self) -> HomeDriver:
+        return HomeDriver(self.executor, self)
 
     # entrances, each run by the calling fiber
 
@@ -167,6 +175,11 @@ class ExecutorFibers:
     def receive_record(self, origin: ExecutorId, record: ControlRecord) -> FiberSteps:
         """Take a control record of an upstream instance."""
         yield from self.drive(self.driver.receive_record(origin, record))
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is held for a checkpoint."""
+        return self.driver.is_quiet
 
     def begin_checkpoint(self, checkpoint: int) -> FiberSteps:
         """Begin a checkpoint."""

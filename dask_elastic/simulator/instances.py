@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from dask_elastic.executor.control_records.inputs import Inputs
@@ -20,21 +21,23 @@ from dask_elastic.simulator.checkpoints import (
     SourceStanding,
 )
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
+from dask_elastic.simulator.groups.group_fibers import FollowedGroupExecutor, GroupFibers, GroupSurroundings
+from dask_elastic.simulator.homes.first_tier import FirstTier
 from dask_elastic.simulator.sink import SimulatedSink
 from dask_elastic.simulator.source import SimulatedSource
-from dask_elastic.simulator.surroundings import Surroundings
 from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.vocab.identity import ExecutorId
 
 
-class JobInstances(Surroundings, Protocol):
+class JobInstances(GroupSurroundings, Protocol):
     """A job that instances are added to; implemented by `World`."""
 
     restore: SimulatedCheckpoint
     durability: Durability
     timed: frozenset[str]
+    tier: FirstTier
     spaces: dict[str, KeySpace]
     sources: dict[ExecutorId, SimulatedSource]
     homes: dict[ExecutorId, ExecutorFibers]
@@ -80,7 +83,9 @@ def _build_sources(world: JobInstances, component: Component, operator: SourceOp
     identities = world.placement.instances(component.name)
     for identity in identities:
         node = world.placement.node_of(identity)
-        emitter = Emitter(component.name, component.outputs, world.spaces, world.error_policy(), node)
+        tables = partial(world.tier.groups_at, node)
+        policy = world.error_policy()
+        emitter = Emitter(component.name, component.outputs, world.spaces, policy, node, tables=tables)
         world.edge_rows.join(emitter.edge_rows)
         standing = world.restore.sources.get(identity, SourceStanding())
         world.sources[identity] = SimulatedSource(world, identity, operator, len(identities), emitter, standing)
@@ -107,7 +112,9 @@ def make_executor(
     operator = component.operator
     assert isinstance(operator, Compute)
     inputs = [i for upstream in component.inputs for i in world.placement.instances(upstream)]
-    executor = FollowedExecutor(
+    table = world.tier.groups_at(node, component.name)
+    make = FollowedExecutor if table is None else partial(FollowedGroupExecutor, groups=table.owned_by(identity.index))
+    executor = make(
         identity,
         world.spaces[component.name],
         node,
@@ -137,7 +144,10 @@ def _build_executors(world: JobInstances, component: Component) -> None:
                 executor.store.event_time = cut.event_time
                 _restore(store, cut)
         executor.store.track_dirty = True
-        world.homes[identity] = ExecutorFibers(world, executor, component)
+        if isinstance(executor, FollowedGroupExecutor):
+            world.homes[identity] = GroupFibers(world, executor, component)
+        else:
+            world.homes[identity] = ExecutorFibers(world, executor, component)
         _add(world, identity)
         for fused in component.fused:
             world.checkpoints.add(ExecutorId(fused.name, identity.index))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.state.shard_owners import NO_OWNER
@@ -86,10 +87,12 @@ def _check_paused(executor: ElasticExecutor) -> None:
     """Check that exactly the shards whose moves have paused them are paused, and that only their rows wait."""
     routes = executor.routes
     paused = {shard for shard in np.flatnonzero(routes.table.paused).tolist() if shard not in routes.shared}
-    if routes.waiting.keys() != paused or executor.moves.paused != paused:
+    exchange = executor.exchange if isinstance(executor, GroupExecutor) else None
+    moving = executor.moves.paused | (set() if exchange is None else exchange.missing.keys())
+    if routes.waiting.keys() != paused or moving != paused:
         raise ProtocolError(
             f"{executor.identity}: the shards {sorted(paused)} are paused, rows wait for {sorted(routes.waiting)}, and "
-            f"the moves of {sorted(executor.moves.paused)} have paused them"
+            f"the moves of {sorted(moving)} have paused them"
         )
 
 
@@ -107,11 +110,12 @@ def _check_owners(executor: ElasticExecutor, stores: Sequence[KeyedStore]) -> No
     """Check that a shard has at most one owner, the one in the table unless the shard moves or is being installed."""
     routes = executor.routes
     owners = zip(*(store.owner.tolist() for store in stores), strict=True)
+    here = executor.owned if isinstance(executor, GroupExecutor) else range(routes.space.shards)
     shards = zip(routes.table.owner.tolist(), routes.table.paused.tolist(), owners, strict=True)
     for shard, (task, paused, by_store) in enumerate(shards):
         # The earlier owner of a shard that moves instantly still has rows and partials of it.
         owning = [owner for owner in by_store if owner not in (NO_OWNER, executor.moves.instant.leaving(shard))]
-        lost = not owning and not paused and routes.tasks[task].at_home
+        lost = shard in here and not owning and not paused and routes.tasks[task].at_home
         wrong = not paused and owning not in ([], [task])
         if len(owning) > 1 or lost or wrong:
             raise ProtocolError(

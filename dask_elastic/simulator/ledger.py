@@ -41,7 +41,8 @@ class Ledger:
         self._order = list(order)
         self._accepted: dict[ExecutorId, list[Hashes]] = {}
         self._processed: dict[ExecutorId, list[Hashes]] = {}
-        self._last: dict[ExecutorId, dict[tuple[object, ...], int]] = {}
+        # By component, since keys may move from one executor to another.
+        self._last: dict[str, dict[tuple[object, ...], int]] = {}
 
     def accepted(self, executor: ExecutorId, batch: Batch) -> None:
         """Count rows that an executor received."""
@@ -63,7 +64,7 @@ class Ledger:
             self._check_order(executor, batch)
 
     def _check_order(self, executor: ExecutorId, batch: Batch) -> None:
-        last = self._last.setdefault(executor, {})
+        last = self._last.setdefault(executor.component, {})
         columns = [batch.rows.column(name).to_pylist() for name in self._order]
         for *key, number in zip(*columns, strict=True):
             before = last.get(tuple(key))

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from dask_elastic.executor.drivers.executor_driver import ControlRecord
 from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.groups.packets import GroupPacket
 from dask_elastic.simulator.homes.packets import HomePacket
 from dask_elastic.simulator.schedule import Schedule
 from dask_elastic.vocab.batch import Batch
@@ -52,7 +53,7 @@ class Message:
     message: ToRemote | ToHome
 
 
-Packet: TypeAlias = Sent | Credit | Message | HomePacket
+Packet: TypeAlias = Sent | Credit | Message | HomePacket | GroupPacket
 Receive: TypeAlias = Callable[[int, Packet], FiberSteps]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -49,12 +50,25 @@ class RecordLedger:
         assert batch.hashes is not None
         self._shards(executor, space).accepted += np.bincount(space.shard_of(batch.hashes), minlength=space.shards)
 
-    def entered(self, executor: ExecutorId, record: StateRecord, space: KeySpace) -> None:
-        """Note a record, which each shard processes behind the rows that were received before."""
+    def entered(
+        self, executor: ExecutorId, record: StateRecord, space: KeySpace, shards: Iterable[int] | None = None
+    ) -> None:
+        """Note a record, which some shards, all by default, process behind the rows that were received before."""
         found = self._shards(executor, space)
         self.records += 1
-        for shard, rows in enumerate(found.accepted.tolist()):
-            found.records[shard].append((record, rows))
+        for shard in range(space.shards) if shards is None else shards:
+            found.records[shard].append((record, int(found.accepted[shard])))
+
+    def moved_first(self, executor: ExecutorId, shard: int, space: KeySpace) -> None:
+        """Note that the record that was entered last for a shard is processed before all rows that wait."""
+        found = self._shards(executor, space)
+        record, _ = found.records[shard].pop()
+        found.records[shard].appendleft((record, int(found.settled[shard])))
+
+    def dropped(self, executor: ExecutorId, record: StateRecord, shard: int, space: KeySpace) -> None:
+        """Note that a shard does not process a record that waits: it has, at another executor."""
+        waiting = self._shards(executor, space).records[shard]
+        waiting.remove(next(entry for entry in waiting if entry[0] == record))
 
     def settled(self, executor: ExecutorId, work: Work, space: KeySpace) -> None:
         """Compare settled work with what each shard has to process next; what is replayed counts once.

@@ -77,6 +77,11 @@ class SimulatedSink:
             case Barrier():
                 self._waiting.append((origin, item, 0))
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is held for a checkpoint, and everything before has been heard."""
+        return not self._alignment.is_active and not any(isinstance(one, Told) for one in self._waiting)
+
     def begin_checkpoint(self, checkpoint: int) -> None:
         """Begin a checkpoint."""
         self._waiting.append(Told("begun", checkpoint))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -19,18 +20,22 @@ from dask_elastic.executor.error_policy import ErrorPolicy, FailedRows
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.meters.edge_rows import EdgeRows
+from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.simulator.checkpoints import CheckpointParts, SimulatedCheckpoint
 from dask_elastic.simulator.credit import Credits
+from dask_elastic.simulator.deliveries import Deliveries
 from dask_elastic.simulator.event_times import EventTimes
 from dask_elastic.simulator.executor_fibers import ExecutorFibers
-from dask_elastic.simulator.fiber import Condition, FiberSteps
+from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.groups.group_moves import GroupMoves
+from dask_elastic.simulator.groups.packets import GroupFence, GroupFencePassed
 from dask_elastic.simulator.homes.first_tier import FirstTier
 from dask_elastic.simulator.homes.home_moves import HomeMoves
 from dask_elastic.simulator.instances import Durability, build_instances
 from dask_elastic.simulator.invariants import Invariants
 from dask_elastic.simulator.ledger import Ledger
-from dask_elastic.simulator.network import Credit, Item, Message, Network, Packet, Sent
+from dask_elastic.simulator.network import Credit, Message, Network, Packet, Sent
 from dask_elastic.simulator.placement import Placement
 from dask_elastic.simulator.record_ledger import RecordLedger
 from dask_elastic.simulator.remote_fibers import RemoteFibers
@@ -42,7 +47,6 @@ from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute, SinkOperator
 from dask_elastic.vocab.barrier import Barrier
-from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import NoLock
@@ -50,7 +54,7 @@ from dask_elastic.vocab.messages import Done, Flush, LabelReturned, Outputs, Sta
 from dask_elastic.vocab.watermark import Watermark
 
 
-class World:
+class World(Deliveries):
     """Runs components as a job would, one step of one fiber at a time.
 
     Parameters
@@ -91,8 +95,6 @@ class World:
         self.placement = placement
         self.components = {component.name: component for component in components}
         self.schedule = Schedule(random, self.options.step_seconds, self.options.history, self.options.pauses)
-        self.tier = FirstTier(placement)
-        self.moves = HomeMoves(self)
         self.given_up: set[tuple[int, int]] = set()
         self.outages: Counter[int] = Counter()
         self.network = Network(self.schedule, self._receive, self.options.repeats)
@@ -116,6 +118,9 @@ class World:
             for name, component in self.components.items()
             if isinstance(component.operator, Compute)
         }
+        self.tier = FirstTier(placement, self._first_groups() if self.options.resource_centric else {})
+        self.moves = HomeMoves(self)
+        self.groups = GroupMoves(self)
         for component in components:
             build_instances(self, component)
         for identity, home in self.homes.items():
@@ -127,9 +132,21 @@ class World:
 
     # building
 
+    def _first_groups(self) -> dict[str, GroupTable]:
+        """Return which executor owns which key groups in the beginning: as at the checkpoint, if there is one."""
+        owned: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in self.spaces}
+        for (name, index), cut in self.restore.executors.items():
+            if name in owned and cut.groups is not None:
+                owned[name][index] = cut.groups
+        homes = self.placement.homes
+        return {
+            name: GroupTable.of_parts(space.shards, homes[name], owned[name]) for name, space in self.spaces.items()
+        }
+
     def processor(self, component: Component, task: int, store: ComponentStore, home: int) -> Processor:
         """Return the logic of a task."""
-        made = Processor(component, task, store, self.spaces, self.error_policy(), home)
+        tables = partial(self.tier.groups_at, home)
+        made = Processor(component, task, store, self.spaces, self.error_policy(), home, tables)
         self.edge_rows.join(made.emitter.edge_rows)
         return made
 
@@ -153,6 +170,16 @@ class World:
     def finished(self) -> bool:
         """Whether every source, executor and sink has ended by itself."""
         return not self.open
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a home or key groups move."""
+        return self.moves.current is not None or self.groups.current is not None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether a move goes on without which the job does not: no checkpoint begins then."""
+        return self.moves.is_bound or self.groups.current is not None
 
     def spawn(self, name: str, steps: FiberSteps, node: int | None = None) -> None:
         """Add a fiber; one that belongs to a node is stopped and lost with it."""
@@ -190,47 +217,10 @@ class World:
         """Draw the seconds for which a number of rows keeps a core busy."""
         return self.options.row_seconds * rows * (0.5 + self.schedule.draw())
 
-    def deliver(self, origin: ExecutorId, deliveries: Iterable[Delivery]) -> FiberSteps:
-        """Hand batches to the next receivers; waits while their windows are full."""
-        left: Sequence[Delivery] = [*deliveries]
-        while left := (yield from self.deliver_now(origin, left)):
-            yield self._credit(origin, left[0].target).has_room
-
-    def deliver_now(
-        self, origin: ExecutorId, deliveries: Sequence[Delivery]
-    ) -> Generator[Condition | None, None, Sequence[Delivery]]:
-        """Hand batches to the next receivers until a window is full; returns the others."""
-        for position, (target, batch) in enumerate(deliveries):
-            credit = self._credit(origin, target)
-            if not credit.has_room():
-                return deliveries[position:]
-            credit.acquire(batch.nbytes)
-            self.record("{} rows to {}", batch.rows.num_rows, target)
-            yield from self._send([target], origin, (batch, batch.nbytes))
-        return ()
-
     def node_of(self, instance: ExecutorId) -> int:
         """Return the node of an instance; an executor may have moved."""
         home = self.homes.get(instance)
         return self.placement.node_of(instance) if home is None else home.executor.home
-
-    def _send(self, targets: Sequence[ExecutorId], origin: ExecutorId, item: Item) -> FiberSteps:
-        """Send to executors of one operator at their homes, or to a sink."""
-        source, component = self.node_of(origin), targets[0].component
-        if targets[0] in self.sinks:
-            yield from self.bring(source, targets[0].index, Sent(targets[0], origin, item))
-            return
-        sends = self.tier.sends(origin, source, component)
-        table = sends.begin()
-        if self.moves.current is not None:
-            # Threads may switch here.
-            yield None
-        for target in targets:
-            yield from self.bring(source, table.homes[target.index], Sent(target, origin, item))
-        if isinstance(item, events.InputEnded):
-            sends.finish()
-        if due := sends.end(table):
-            yield from self.moves.marks(origin, component, due)
 
     def bring(self, source: int, node: int, sent: Sent) -> FiberSteps:
         """Bring what an instance sends to a node."""
@@ -248,21 +238,6 @@ class World:
             sink.take(origin, item)
         elif self.moves.admits(node, target, origin, item):
             yield from self.homes[target].take(origin, item)
-
-    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int) -> None:
-        """Return credit to an upstream instance."""
-        source = self.node_of(target)
-        node = self.tier.emitter(source, origin)
-        if source == node:
-            self._credit(origin, target).release(nbytes)
-        else:
-            self.network.send(source, node, Credit(target, origin, nbytes))
-
-    def _credit(self, origin: ExecutorId, target: ExecutorId) -> Credits:
-        credit = self.credits.get((origin, target))
-        if credit is None:
-            credit = self.credits[origin, target] = Credits(self.options.window)
-        return credit
 
     def send_message(
         self, source: int, target: int, executor: ExecutorId, stamp: Stamp, message: ToRemote | ToHome
@@ -319,6 +294,8 @@ class World:
                     self._credit(origin, target).release(nbytes)
             case Message():
                 yield from self._receive_message(node, packet)
+            case GroupFence() | GroupFencePassed():
+                yield from self.groups.receive(node, packet)
             case _:
                 yield from self.moves.receive(node, packet)
 
@@ -442,5 +419,5 @@ class World:
         for home in self.homes.values():
             if len(home.executor.moves):
                 raise ProtocolError(f"{home.identity}: moves of {sorted(home.executor.moves.targets())} never ended")
-        if self.moves.current is not None:
-            raise ProtocolError(f"{self.moves.current} never ended")
+        if self.is_moving:
+            raise ProtocolError(f"{self.moves.current or self.groups.current} never ended")

@@ -45,6 +45,9 @@ class WorldOptions:
         The share of batches after which a source with event time declares itself idle for some steps.
     tick : float
         Seconds between two ticks of the clock by which timers in processing time fire.
+    resource_centric : bool
+        Whether the shards of each operator are key groups, which move from one executor to another; executors then have
+        one core each.
     """
 
     window: int = 2**22
@@ -62,3 +65,4 @@ class WorldOptions:
     event_time: str = ""
     rests: float = 0.0
     tick: float = 0.01
+    resource_centric: bool = False

@@ -207,11 +207,26 @@ class KeyedStore(StoredKeys):
             if self._keys is None:
                 return None
             state = self._copy([shard], dirty_only=False, clear=False)
-            slots = self._of_shards([shard])
-            with self._all_gates():
-                live = slots[(self.slots.marks.take(slots) & LIVE) != 0]
-                self.slots.reset(live, TOMBSTONE if self.track_dirty else EMPTY)
+            self._remove([shard])
         return encode(state)
+
+    def remove(self, shards: Iterable[int]) -> None:
+        """Delete the state of shards, with tombstones if changes are marked; no task may access the shards meanwhile.
+
+        Parameters
+        ----------
+        shards : iterable of int
+            The shards.
+        """
+        with self._lock:
+            if self._keys is not None:
+                self._remove(shards)
+
+    def _remove(self, shards: Iterable[int]) -> None:
+        slots = self._of_shards(shards)
+        with self._all_gates():
+            live = slots[(self.slots.marks.take(slots) & LIVE) != 0]
+            self.slots.reset(live, TOMBSTONE if self.track_dirty else EMPTY)
 
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
         """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.

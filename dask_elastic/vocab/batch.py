@@ -46,6 +46,8 @@ class Batch(NamedTuple):
         Whether rows of windows are added to a state for each instance, in the place of slices that instances share.
     side : WindowSide or None
         The instances of windows for which the rows count, or that a state record may close; None for all.
+    version : int
+        The version of the first tier by which the target was chosen, see `GroupTable`; 0 if key groups never move.
     """
 
     rows: pa.RecordBatch | ChosenRows
@@ -58,6 +60,7 @@ class Batch(NamedTuple):
     settled: bool = False
     separate: bool = False
     side: WindowSide | None = None
+    version: int = 0
 
     @property
     def nbytes(self) -> int:

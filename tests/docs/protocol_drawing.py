@@ -1,4 +1,4 @@
-"""The drawings of protocols in the architecture page: moves of shards and homes, a task's life, a job's status.
+"""The drawings of protocols in the architecture page: moves of shards, homes and groups, a task's life, a job's status.
 
 ``python tests/docs/protocol_drawing.py`` writes them into the page.
 """
@@ -11,14 +11,15 @@ from pathlib import Path
 
 from dask_elastic.executor import task_status
 from dask_elastic.executor.task_status import TaskStatus
-from dask_elastic.migration import home_move, labelled
+from dask_elastic.migration import group_move, home_move, labelled
+from dask_elastic.migration.group_move import GroupAction, GroupPhase
 from dask_elastic.migration.home_move import HomeAction, HomePhase
 from dask_elastic.migration.labelled import Action, Phase
 from dask_elastic.runtime.protocol import job_status
 from dask_elastic.runtime.protocol.job_status import Status
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-PLACE = re.compile(r"(<!-- (protocol|home|task|job): made by [^\n]*-->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (protocol|home|groups|task|job): made by [^\n]*-->\n)(.*?)(<!-- end of \2 -->)", re.DOTALL)
 
 
 def diagram(first: str, arrows: Iterable[tuple[str, str, str]], last: Iterable[str]) -> list[str]:
@@ -56,6 +57,19 @@ def home() -> list[str]:
     return [*diagram(HomePhase.REQUESTED.value, arrows, ends), "", *table]
 
 
+def groups() -> list[str]:
+    """Draw the move of groups under both strategies, and list its actions."""
+    arrows = (
+        (phase.value, following.value, f"{event.value} / {action.name}")
+        for table in group_move.TABLES.values()
+        for (phase, event), (following, action) in table.items()
+    )
+    ends = [phase.value for phase in GroupPhase if phase in group_move.ENDED]
+    actions = [f"| `{action.name}` | {action.value} |" for action in GroupAction]
+    table = ["| action | what the coordinator asks for |", "|---|---|", *actions]
+    return [*diagram(GroupPhase.REQUESTED.value, arrows, ends), "", *table]
+
+
 def task() -> list[str]:
     """Draw the life of a task."""
     arrows = ((status.value, after.value, event.value) for (status, event), after in task_status.TABLE.items())
@@ -68,7 +82,13 @@ def job() -> list[str]:
     return diagram(Status.STARTING.value, arrows, [status.value for status in Status if status in job_status.ENDED])
 
 
-DRAWINGS: dict[str, Callable[[], list[str]]] = {"protocol": move, "home": home, "task": task, "job": job}
+DRAWINGS: dict[str, Callable[[], list[str]]] = {
+    "protocol": move,
+    "home": home,
+    "groups": groups,
+    "task": task,
+    "job": job,
+}
 
 
 def drawings() -> dict[str, str]:

@@ -102,7 +102,7 @@ class Scenario:
             pauses=self.pauses,
             repeats=0.1 if self.outages else 0.0,
         )
-        world = World(components, placement, random, options)
+        world = World(components, placement, random, self.adjusted(options))
         for home in world.homes.values() if self.inline else ():
             # As after some batches, so that the first one may be run by the thread that brings it.
             for _ in range(FEWEST):
@@ -113,6 +113,10 @@ class Scenario:
     def inline(self) -> bool:
         """Whether the threads that bring batches run idle tasks, however long that takes."""
         return self.seed % 4 < 2
+
+    def adjusted(self, options: WorldOptions) -> WorldOptions:
+        """Return the options with what a kind of scenario changes."""
+        return options
 
     def _components(self, batches: list[list[pa.RecordBatch]], shards: int) -> tuple[Component, ...]:
         return build_components(make_topology(batches, shards))
@@ -213,13 +217,17 @@ class Simulation:
         assert state_of(self.world, "per_key", "key") == expected_per_key(rows)
         expected = expected_per_bucket(rows)
         assert state_of(self.world, "per_bucket", "bucket") == expected
-        assert last_outputs(self.world) == expected
+        assert self.last_outputs() == expected
         self.check_flushes(self.world)
         assert self.flushed == self.disturber.flush_requests.keys(), "a requested flush was never completed"
         for home in self.world.homes.values():
             executor = home.executor
             assert executor.recovery.rows == 0, "rows were never replayed"
             assert all(record.ended is not None for record in executor.recoveries())
+
+    def last_outputs(self) -> dict[object, dict[str, object]]:
+        """Return the last value of each bucket at the sink."""
+        return last_outputs(self.world)
 
     def happened(self) -> Counter[str]:
         """Return how often each relevant event occurred."""

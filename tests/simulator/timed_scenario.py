@@ -102,7 +102,7 @@ class TimedScenario(Scenario):
             event_time="at",
             rests=0.2 if self.seed % 2 else 0.0,
         )
-        world = World(components, placement, random, options)
+        world = World(components, placement, random, self.adjusted(options))
         return TimedSimulation(world, batches, Disturber(world, self.drawn().disturbances or ()), slack)
 
     def _placement(self, random: np.random.Generator) -> Placement:

@@ -55,7 +55,7 @@ class TimerScenario(Scenario):
         """The column with the event time of outputs, and the seconds between ticks of processing time."""
         return {"event_time": "due", "tick": 0.05}
 
-    def simulation(
+    def simulated(
         self, world: World, batches: list[pa.RecordBatch], disturber: Disturber, shards: int
     ) -> TimerSimulation:
         return TimerSimulation(world, batches, disturber, shards, self.place)
@@ -64,10 +64,10 @@ class TimerScenario(Scenario):
         random = np.random.default_rng(self.seed)
         batches = self.batches_of(random)[: self.batches]
         shards = int(random.integers(4, 17))
-        options = self.options(random)
+        options = self.adjusted(self.options(random))
         world = World(self.components_of(batches, shards), self._placement(random), random, options)
         self._take_checkpoints(world)
-        return self.simulation(world, batches, Disturber(world, self.drawn().disturbances or ()), shards)
+        return self.simulated(world, batches, Disturber(world, self.drawn().disturbances or ()), shards)
 
     def _placement(self, random: np.random.Generator) -> Placement:
         homes, guests = (int(random.integers(1, 3)), int(random.integers(1, 3))) if self.outages else (3, 0)
@@ -104,7 +104,7 @@ class TimerScenario(Scenario):
         restore = SimulatedCheckpoint(checkpoint.number, checkpoint.sources, checkpoint.executors, sinks)
         restored = World(components, world.placement, random, world.options, restore)
         restored.schedule.now = world.now
-        return self.simulation(restored, first.batches, Disturber(restored, ()), first.shards)
+        return self.simulated(restored, first.batches, Disturber(restored, ()), first.shards)
 
     def run(self) -> TimerSimulation:
         """Run it to the end, and continue from each complete checkpoint."""

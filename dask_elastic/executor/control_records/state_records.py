@@ -121,13 +121,24 @@ class StateRecords:
     def block(self, record: TimersDue, table: ShardTable, input_schema: pa.Schema | None = None) -> Block:
         """Return the block of a record, addressed to all shards."""
         if input_schema is not None and self._rows.schema.metadata is None:
-            described = {INPUT_SCHEMA: input_schema.serialize().to_pybytes()}
-            self._rows, self._sorted = self._rows.replace_schema_metadata(described), None
+            self._rows, self._sorted = with_schema(self._rows, input_schema), None
         if self._sorted is None or self._sorted[0] is not table:
             self._sorted = table, sorted_block(self._rows, self._groups, self._space, table)
         return self._sorted[1]._replace(record=record)
+
+    def address(self, shards: Collection[int]) -> None:
+        """Address further records to some shards only: the executor's key groups, where these change executor."""
+        chosen = np.array(sorted(shards), dtype=np.int32)
+        rows = pa.record_batch({"shard": pa.array(chosen)})
+        self._rows = rows.replace_schema_metadata(self._rows.schema.metadata)
+        self._groups, self._sorted = chosen.astype(np.uint64), None
 
     def entered(self, record: TimersDue, receipt: Receipt) -> None:
         """Note the accounting of a record that is routed."""
         if record.event is None:
             self._ticks.append(receipt)
+
+
+def with_schema(rows: pa.RecordBatch, input_schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of a record with the input schema of the executor."""
+    return rows.replace_schema_metadata({INPUT_SCHEMA: input_schema.serialize().to_pybytes()})

@@ -72,6 +72,11 @@ class HomeDriver(ExecutorDriver):
         super().__init__(executor, host, make_lock)
         self.departed = False
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no checkpoint is in progress here, and nothing is held for one."""
+        return not self._alignment.is_active
+
     def handover(self, copy: OutgoingCopy, portions: int, rest: tuple[CopiedRows, ...]) -> tuple[Handover, int, int]:
         """Return what the new home gets; also the newest checkpoint that is over, and the newest change of cores.
 

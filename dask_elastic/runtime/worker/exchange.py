@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dask_elastic.executor import events
 from dask_elastic.executor.homes.arrival import Arrival
-from dask_elastic.routing.versioned_sends import MarkDue
+from dask_elastic.routing.mark_due import MarkDue
 from dask_elastic.runtime.protocol.home_calls import CreditInUse
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import CreditGate

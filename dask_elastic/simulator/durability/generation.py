@@ -90,8 +90,8 @@ class SimulatedGeneration(Durability):
 
     @property
     def is_moving(self) -> bool:
-        """Whether a home is moving, so that no checkpoint begins."""
-        return self.world is not None and self.world.moves.is_bound
+        """Whether a home is moving, or key groups are, so that no checkpoint begins."""
+        return self.world is not None and self.world.is_bound
 
     def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> TransactionalSink:
         """Return a new instance of a sink, with what writers had prepared that are its own to commit."""
@@ -117,7 +117,7 @@ class SimulatedGeneration(Durability):
     def cut(self, checkpoint: int, executor: ExecutorId, store: PrimaryState) -> None:
         """Copy the state of each compute of an executor; it is then written."""
         for operator, part in store.stores(executor.component).items():
-            copied = ExecutorCut(KeyedStore.extract(part), None, part.input_schema, store.event_time)
+            copied = ExecutorCut(KeyedStore.extract(part), None, part.input_schema, store.event_time, store.groups)
             self._spawn(executor, self._write(checkpoint, ExecutorId(operator, executor.index), copied))
 
     def received(self, checkpoint: int, sink: ExecutorId, batches: Iterable[tuple[int, pa.RecordBatch]]) -> None:

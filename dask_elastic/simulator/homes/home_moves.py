@@ -10,7 +10,7 @@ from dask_elastic.executor import events
 from dask_elastic.executor.homes.arrival import Arrival
 from dask_elastic.migration.home_move import HomeAction, HomeEvent, HomeMove, HomePhase
 from dask_elastic.routing.home_table import HomeTable
-from dask_elastic.routing.versioned_sends import MarkDue
+from dask_elastic.routing.mark_due import MarkDue
 from dask_elastic.simulator.executor_fibers import ExecutorFibers
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.homes.first_tier import FirstTier
@@ -50,6 +50,10 @@ class MovingJob(JobInstances, Protocol):
 
     def bring(self, source: int, node: int, sent: Sent) -> FiberSteps:
         """Bring what an instance sends to a node."""
+        ...
+
+    def send_marks(self, origin: ExecutorId, component: str, due: list[MarkDue]) -> FiberSteps:
+        """Send the end marks that are due."""
         ...
 
     def command(
@@ -179,13 +183,6 @@ class HomeMoves:
         assert self.current is not None, f"{executor} left its home without a move"
         yield from self._step(HomeEvent.DRAINED)
 
-    def marks(self, origin: ExecutorId, component: str, due: list[MarkDue]) -> FiberSteps:
-        """Send the end marks that are due."""
-        for executor, home, version in due:
-            mark = events.EndMark(origin, version)
-            sent = Sent(ExecutorId(component, executor), origin, mark)
-            yield from self.world.bring(self.world.node_of(origin), home, sent)
-
     # the protocol
 
     def receive(self, node: int, packet: HomePacket) -> FiberSteps:
@@ -292,7 +289,7 @@ class HomeMoves:
         here = [(i, world.tier.sends(i, node, component)) for i in upstream if world.node_of(i) == node]
         world.tier.set_table(node, component, table)
         for origin, sends in here:
-            yield from self.marks(origin, component, sends.switch(table))
+            yield from world.send_marks(origin, component, sends.switch(table))
 
     def _install(self, node: int, given: HandedOver) -> FiberSteps:
         """Let an executor continue at its new home."""

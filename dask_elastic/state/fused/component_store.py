@@ -96,6 +96,13 @@ class ComponentStore(KeyedStore):
         for store in tuple(self.fused.values()):
             store.drop(chosen)
 
+    def remove(self, shards: Iterable[int]) -> None:
+        """Delete the state of shards, of all computes; see `KeyedStore.remove`."""
+        chosen = [*shards]
+        super().remove(chosen)
+        for store in tuple(self.fused.values()):
+            store.remove(chosen)
+
     def shard_bytes(self) -> npt.NDArray[np.int64]:
         """Return the approximate bytes of each shard's live keys, of all computes."""
         total = np.zeros(self.shards, np.int64)

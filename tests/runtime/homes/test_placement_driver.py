@@ -90,7 +90,9 @@ def bench(fake):
             await coordinator.membership.join_new()
             for address in NODES:
                 scheduler.answers[address, part_calls.Report] = fake.empty_report(complete=False)
-                scheduler.answers[address, MoveHome] = HomeMoved(nbytes=3_000_000, paused_bytes=0, pause=0.012, cores={0: 1})
+                scheduler.answers[address, MoveHome] = HomeMoved(
+                    nbytes=3_000_000, paused_bytes=0, pause=0.012, cores={0: 1}
+                )
             scheduler.calls.clear()
             with ThreadPoolExecutor(1) as pool:
                 await asyncio.wait_for(test(Bench(coordinator, scheduler, pool)), 100)

@@ -36,7 +36,7 @@ class ExpiryScenario(TimerScenario):
         """None: what is emitted has no time, and nothing is due in processing time."""
         return {}
 
-    def simulation(
+    def simulated(
         self, world: World, batches: list[pa.RecordBatch], disturber: Disturber, shards: int
     ) -> ExpirySimulation:
         return ExpirySimulation(world, batches, disturber, shards, self.place, self.by_row)

@@ -73,7 +73,7 @@ class JoinScenario(Scenario):
             repeats=0.1 if self.outages else 0.0,
             event_time="at",
         )
-        world = World(job.components(), self._placement(random), random, options)
+        world = World(job.components(), self._placement(random), random, self.adjusted(options))
         self._take_checkpoints(world)
         return JoinSimulation(world, job, Disturber(world, self.drawn().disturbances or ()))
 

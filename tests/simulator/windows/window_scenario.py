@@ -56,7 +56,7 @@ class WindowScenario(TimerScenario):
             # Corrections are older than watermarks before them.
             event_time="" if self.windowing.allowed_lateness or self.windowing.emit == "updates" else TIME,
         )
-        return self._simulation(batches, shards, random, options)
+        return self._simulation(batches, shards, random, self.adjusted(options))
 
     def _simulation(self, batches, shards, random, options) -> WindowSimulation:
         world = World(self.components_of(batches, shards), self._placement(random), random, options)

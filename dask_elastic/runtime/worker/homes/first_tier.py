@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from dask_elastic.routing.home_table import HomeTable
-from dask_elastic.routing.versioned_sends import MarkDue, VersionedSends
+from dask_elastic.routing.mark_due import MarkDue
+from dask_elastic.routing.versioned_sends import VersionedSends
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -35,7 +36,7 @@ class FirstTier:
         # Replaced as a whole, as are those of emitters: readers need no lock.
         self._tables = {s.name: HomeTable.initial(spec.homes[s.name]) for s in spec.summaries if s.kind == "compute"}
         self._emitters = {one: spec.node_of(one) for name in spec.homes for one in spec.instances(name)}
-        self._sends: dict[ExecutorId, dict[str, VersionedSends]] = {}
+        self._sends: dict[ExecutorId, dict[str, VersionedSends[HomeTable]]] = {}
         self.moving: frozenset[int] = frozenset()
         self._fixed = {node for name, homes in spec.homes.items() if name not in self._tables for node in homes}
         for sink in (s.name for s in spec.summaries if s.kind == "sink"):
@@ -67,7 +68,7 @@ class FirstTier:
 
     # sends
 
-    def sends(self, origin: ExecutorId, component: str) -> VersionedSends | None:
+    def sends(self, origin: ExecutorId, component: str) -> VersionedSends[HomeTable] | None:
         """Return the sends of an instance here to an operator; None if that has no executors."""
         found = self._sends.get(origin, {}).get(component)
         if found is None and component in self._tables:
@@ -75,7 +76,7 @@ class FirstTier:
                 found = self._sends_of(origin, component)
         return found
 
-    def _sends_of(self, origin: ExecutorId, component: str) -> VersionedSends:
+    def _sends_of(self, origin: ExecutorId, component: str) -> VersionedSends[HomeTable]:
         sends = self._sends.setdefault(origin, {})
         if component not in sends:
             sends[component] = VersionedSends(self._tables[component], threading.Lock)

@@ -1,0 +1,1 @@
+"""How executors of the resource-centric paradigm exchange key groups."""

@@ -1,0 +1,1 @@
+"""Key groups that move between executors while a simulated job runs."""

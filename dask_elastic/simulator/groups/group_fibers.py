@@ -1,0 +1,155 @@
+"""Hosts the driver of an executor that owns key groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from dask_elastic.executor import instructions as do
+from dask_elastic.executor.control_records.state_records import StateRecords
+from dask_elastic.executor.drivers.group_driver import GroupDriver
+from dask_elastic.executor.groups.group_executor import GroupExecutor
+from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.piece import Block, Piece
+from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
+from dask_elastic.simulator.fiber import FiberSteps
+from dask_elastic.simulator.surroundings import Surroundings
+from dask_elastic.topology.component import Component
+from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import TimersDue
+
+
+class GroupSurroundings(Surroundings, Protocol):
+    """What executors that own key groups need of the world; implemented by `World`."""
+
+    @property
+    def groups(self) -> GroupReports:
+        """Takes what executors report."""
+        ...
+
+
+class GroupReports(Protocol):
+    """Takes what executors report about a move of groups; implemented by `GroupMoves`."""
+
+    def drained(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor is drained."""
+        ...
+
+    def exchanged(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor has given and got all groups."""
+        ...
+
+    def fence(self, executor: ExecutorId, version: int) -> FiberSteps:
+        """Send a fence to every node, and wait until it has passed."""
+        ...
+
+    def send(self, source: ExecutorId, target: int, groups: HandedGroups) -> None:
+        """Send groups to another executor."""
+        ...
+
+
+class FollowedGroupExecutor(FollowedExecutor, GroupExecutor):
+    """A `GroupExecutor` that enters its rows, state records and watermarks in the ledgers of a world."""
+
+    @property
+    def addressed(self) -> Collection[int]:
+        """The groups to which most state records are addressed."""
+        return self.owned - self._leaving
+
+    def _enter_apart(
+        self, records: StateRecords, groups: Collection[int], record: TimersDue, before: int | None, now: float
+    ) -> list[do.Instruction]:
+        self.world.record("state record {} for groups {}", record, [*groups])
+        self.world.record_ledger.entered(self.identity, record, self.routes.space, groups)
+        return super()._enter_apart(records, groups, record, before, now)
+
+    def _enter_first(
+        self, records: StateRecords, group: int, record: TimersDue, before: int | None, now: float
+    ) -> None:
+        super()._enter_first(records, group, record, before, now)
+        self.world.record_ledger.moved_first(self.identity, group, self.routes.space)
+
+    def _drop(self, piece: Piece, group: int) -> None:
+        record = piece.block.record
+        assert record is not None
+        self.world.record_ledger.dropped(self.identity, record, group, self.routes.space)
+        super()._drop(piece, group)
+
+    def accept(self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float) -> list[do.Instruction]:
+        """Check that the executor owns or expects the groups of all rows, then take them in.
+
+        Raises
+        ------
+        ProtocolError
+            If it does not.
+        """
+        assert batch.hashes is not None
+        here = self.owned | (set() if self.exchange is None else self.exchange.missing.keys())
+        elsewhere = {*self.routes.space.shard_of(batch.hashes).tolist()} - here
+        if elsewhere:
+            raise ProtocolError(f"{self.identity} got rows of the groups {sorted(elsewhere)}, which it does not own")
+        return super().accept(block, origin, batch, nbytes, now)
+
+
+class GroupFibers(ExecutorFibers):
+    """One executor that owns key groups: its driver, and the fibers and channels that the driver asks for.
+
+    Parameters
+    ----------
+    world : GroupSurroundings
+        As for `ExecutorFibers`.
+    executor : FollowedGroupExecutor
+        The executor.
+    component : Component
+        What it runs.
+    """
+
+    world: GroupSurroundings
+    executor: FollowedGroupExecutor
+    driver: GroupDriver
+
+    def __init__(self, world: GroupSurroundings, executor: FollowedGroupExecutor, component: Component):
+        super().__init__(world, executor, component)
+
+    def _make_driver(self) -> GroupDriver:
+        return GroupDriver(self.executor, self)
+
+    def give(self, version: int) -> None:
+        """Let the groups that leave in a move leave, in a fiber of its own."""
+        self.start(f"gives groups for version {version}", self.driver.give(version))
+
+    def receive_groups(self, groups: HandedGroups) -> FiberSteps:
+        """Install groups that another executor has given."""
+        yield from self.drive(self.driver.receive_groups(groups))
+
+    # what the driver asks for (GroupHost)
+
+    def finished(self) -> FiberSteps:
+        """Tell the next receivers that the executor has delivered its last output.
+
+        Raises
+        ------
+        ProtocolError
+            If groups are still to leave or to come.
+        """
+        if self.executor.exchange is not None:
+            raise ProtocolError(f"{self.identity} ends while it exchanges groups")
+        yield from super().finished()
+
+    def groups_drained(self, version: int) -> None:
+        """Report that the executor is drained."""
+        self.world.groups.drained(self.identity, version)
+
+    def groups_exchanged(self, version: int) -> None:
+        """Report that the executor has given and got all groups of a move."""
+        self.world.groups.exchanged(self.identity, version)
+
+    def fence(self, version: int) -> FiberSteps:
+        """Send a fence behind all outputs, and wait until it has passed everywhere."""
+        yield from self.world.groups.fence(self.identity, version)
+
+    def send_groups(self, executor: int, groups: HandedGroups) -> None:
+        """Send groups to another executor."""
+        self.world.groups.send(self.identity, executor, groups)

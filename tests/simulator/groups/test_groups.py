@@ -1,0 +1,21 @@
+"""Key groups that move: rows, state, event time and timers are as if none had moved."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from group_scenario import KINDS
+
+SEEDS = 20
+"""Of each kind of scenario."""
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_groups_move_under_checkpoints_watermarks_and_timers(kind):
+    seen = Counter()
+    for seed in range(SEEDS):
+        scenario = kind(seed, outages=0.0, pauses=0.05 if seed % 4 < 2 else 0.0)
+        seen += scenario.run().world.groups.happened
+    assert seen["progressive arrived"] > SEEDS / 2
+    assert seen["synchronised arrived"] > SEEDS / 10
