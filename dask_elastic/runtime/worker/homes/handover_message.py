@@ -97,11 +97,6 @@ def handover_of(call: InstallHome) -> Handover:
     )
 
 
-def portion_bytes(portion: Iterable[StateRowsSent]) -> int:
-    """Return the bytes of state in a portion."""
-    return sum(len(memoryview(part.rows)) for part in portion)
-
-
 def sent_rows(portion: Iterable[CopiedRows]) -> tuple[StateRowsSent, ...]:
     """Return a portion of state as it is sent."""
     return tuple(StateRowsSent(part.operator, part.changed, _stream(part.rows)) for part in portion)
