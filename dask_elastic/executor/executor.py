@@ -405,25 +405,12 @@ class ElasticExecutor(ExecutorParts):
         receipt.span = self.watermarks.arrived()
         return instructions + [do.Wake(task) for task in self.routes.enqueue(block, receipt)]
 
-    def _note_event_time(self, record: TimersDue, now: float) -> None:
-        if record.event is not None and not record.last:
-            # After a restart event time begins at what the sources send then. The end is no event time: a job that was
-            # drained may be resumed, and its rows are not late.
-            before = self.store.event_time
-            self.store.event_time = record.event if before is None else max(record.event, before)
-            self.moves.choice.record_entered(record.event, now)
-
     def _flush(self, token: int) -> list[do.Instruction]:
         if self._lacks_state:
             # Until the replay is done the primary copy may lack what a lost task had processed.
             self.flushes.hold(token)
             return []
         return self._flush_progress(self.flushes.request(token, self.routes.tasks.values()))
-
-    @property
-    def _lacks_state(self) -> bool:
-        """Whether flushes of all tasks would not bring the primary copy up to date."""
-        return self.recovery.rows > 0 or self.moves.instant.lacks_state
 
     def _held_flushes(self) -> list[do.Instruction]:
         """Make the flush requests that waited for a replay, or for partials that are handed over."""

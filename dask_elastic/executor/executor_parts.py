@@ -30,7 +30,7 @@ from dask_elastic.state.codec import IDENTITY
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
-from dask_elastic.vocab.state_record import Clock, PartialsMoved
+from dask_elastic.vocab.state_record import Clock, PartialsMoved, TimersDue
 
 
 class ExecutorParts:
@@ -117,6 +117,19 @@ class ExecutorParts:
     def _loads(self, now: float) -> np.ndarray:
         """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
         return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
+
+    def _note_event_time(self, record: TimersDue, now: float) -> None:
+        if record.event is not None and not record.last:
+            # After a restart event time begins at what the sources send then. The end is no event time: a job that was
+            # drained may be resumed, and its rows are not late.
+            before = self.store.event_time
+            self.store.event_time = record.event if before is None else max(record.event, before)
+            self.moves.choice.record_entered(record.event, now)
+
+    @property
+    def _lacks_state(self) -> bool:
+        """Whether flushes of all tasks would not bring the primary copy up to date."""
+        return self.recovery.rows > 0 or self.moves.instant.lacks_state
 
     @property
     def pending_rows(self) -> int:

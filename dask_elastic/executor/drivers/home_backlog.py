@@ -26,7 +26,7 @@ class Place(Enum):
     """Where an item is placed."""
 
     PASSES = "nothing is before it"
-    FIRST = "nothing is before it, and nobody handles the backlog"
+    FIRST = "nothing is before it, and the backlog is not being handled"
     BEHIND = "it is behind others"
 
 

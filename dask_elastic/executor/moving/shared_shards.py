@@ -16,7 +16,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Sides(Protocol):
-    """What the home knows of the windows of rows; `windows.row_sides.RowSides`."""
+    """What the home knows about the windows of rows; `windows.row_sides.RowSides`."""
 
     in_both: float
 

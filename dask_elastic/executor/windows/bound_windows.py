@@ -15,7 +15,7 @@ from dask_elastic.state.window_fields import window_fields
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.window_time import window_time_type
-from dask_elastic.topology.windowing import REVISION, WINDOW_START
+from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.results import result_keys
 
 
@@ -44,6 +44,12 @@ class BoundWindows(NamedTuple):
     results: pa.Schema
     time: pa.DataType
     own: int
+
+    def instances(self, keys: pa.RecordBatch, starts: Times, ends: Times) -> pa.RecordBatch:
+        """Return keys with the bounds of their instances, as dead letters name them."""
+        bounds = [timestamps(starts, self.time), timestamps(ends, self.time)]
+        names = [*keys.schema.names, WINDOW_START, WINDOW_END]
+        return pa.RecordBatch.from_arrays([*keys.columns, *bounds], names=names)
 
     def batch(
         self,

@@ -23,7 +23,6 @@ from dask_elastic.executor.windows.closing import (
     merged_slices,
     touched,
 )
-from dask_elastic.executor.windows.event_times import timestamps
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
 from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
@@ -39,7 +38,6 @@ from dask_elastic.state.window_fields import NO_END
 from dask_elastic.state.windows.instance_marks import has_mark, marked
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
-from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
@@ -431,17 +429,12 @@ class WindowLogic:
     def _results(
         self, bound: BoundWindows, made: Closing, keys: pa.RecordBatch, policy: ErrorPolicy
     ) -> list[pa.RecordBatch]:
-        rows = pa.RecordBatch.from_arrays(
-            [*keys.columns, timestamps(made.starts, bound.time), timestamps(made.ends, bound.time)],
-            names=[*self.operator.keys, WINDOW_START, WINDOW_END],
-        )
-
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
             part = keys.slice(start, stop - start)
             values = made.values(start, stop)
             return [bound.batch(part.columns, made.starts[start:stop], made.ends[start:stop], values, 0)]
 
-        return policy.run(self.operator.name, run, rows)
+        return policy.run(self.operator.name, run, bound.instances(keys, made.starts, made.ends))
 
     def _bind(self, schema: pa.Schema) -> BoundWindows:
         self._bound = bind_windows(self.operator, self.cells.merges, self._store, schema)
