@@ -14,9 +14,8 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import window_fields
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
-from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
-from dask_elastic.topology.windows.results import result_keys
+from dask_elastic.topology.windows.results import bound_columns, result_keys
 
 
 class BoundWindows(NamedTuple):
@@ -101,10 +100,9 @@ def bind_windows(operator: Compute, merges: bool, store: KeyedStore, schema: pa.
     bundle = Bundle(aggregates, schema)
     keys = pa.schema([schema.field(key) for key in operator.keys])
     store.declare(keys, [*bundle.fields, *window_fields(operator, merges)])
-    column = windowing.time[0]
-    kind = window_time_type(schema.field(column).type, column)
-    spans = {name: pa.int64() if name == REVISION else kind for name in windowing.output_columns}
+    times = {name: schema.field(name).type for name in windowing.time}
+    bounds = bound_columns(windowing, times, operator.name)
     shown = [keys.field(key) for key in result_keys(operator.keys)]
-    results = pa.schema([*shown, *map(pa.field, spans, spans.values()), *bundle.schema])
+    results = pa.schema([*shown, *map(pa.field, bounds, bounds.values()), *bundle.schema])
     positions = [schema.get_field_index(key) for key in operator.keys]
-    return BoundWindows(schema, bundle, positions, results, kind, len(bundle.fields))
+    return BoundWindows(schema, bundle, positions, results, bounds[WINDOW_START], len(bundle.fields))

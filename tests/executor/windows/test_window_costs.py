@@ -48,7 +48,7 @@ class Task:
     def close(self, until):
         record = pa.record_batch({"shard": np.arange(self.shards)})
         record = record.replace_schema_metadata({INPUT_SCHEMA: SCHEMA.serialize().to_pybytes()})
-        batch = SimpleNamespace(record=TimersDue(until), rows=record, reached=self.reached)
+        batch = SimpleNamespace(record=TimersDue(until), rows=record, reached=self.reached, side=None)
         found = self.logic.fire(batch, ErrorPolicy("fail", print))
         self.reached = until
         return sum(batch.num_rows for batch in found)
