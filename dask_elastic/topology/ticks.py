@@ -10,7 +10,7 @@ TICK_SECONDS = 0.001
 LONGEST_TICK = 0.02
 """The most time between two ticks, in seconds."""
 
-LIGHT_LOAD = 0.3
+LIGHT_LOAD = 0.18
 """Busy cores of a process up to which ticks are that short; with more load they are stretched up to `LONGEST_TICK`."""
 
 LOAD_SECONDS = 0.05
