@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.executor.windows.cells import EventCells
-from dask_elastic.executor.windows.event_times import Times, microseconds
+from dask_elastic.executor.windows.event_times import Times, microseconds, overlap_bounds
 from dask_elastic.migration.strategy import unmerged
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.operators import Compute
@@ -42,14 +42,21 @@ class RowSides:
     def __init__(self, windowing: Windowing) -> None:
         self._cells = EventCells(windowing)
         self._columns = windowing.time
+        self._overlapping = windowing.spans == "overlapping"
         self.in_both = max(max(0.0, 1 - window.frequency / window.length) for window in self._cells.windows)
 
     def latest(self, rows: pa.RecordBatch) -> int | None:
-        """Return the latest time of rows, or begin of the spans for which they stand, in microseconds; None without."""
+        """Return the latest time at which an instance with any of the rows can begin, in microseconds; None without.
+
+        That is the latest time of the rows, or begin of the spans for which they stand; the last microsecond of these
+        if instances that begin within them contain them.
+        """
         name = self._columns[0]
         if rows.schema.names.count(name) != 1:
             # The task that processes the rows says so.
             return None
+        if self._overlapping:
+            return self._latest_of_spans(rows)
         column = rows.column(name)
         if column.null_count == len(column) or not pa.types.is_temporal(column.type):
             return None
@@ -57,6 +64,12 @@ class RowSides:
             return int(microseconds(pa.array([pc.max(column)], column.type), name)[0])
         except (SchemaMismatch, ValueError):
             return None
+
+    def _latest_of_spans(self, rows: pa.RecordBatch) -> int | None:
+        if (times := self._times(rows)) is None:
+            return None
+        timed = np.logical_and.reduce([rows.column(name).is_valid() for name in self._columns])
+        return int(overlap_bounds(*times)[0][timed].max()) if timed.any() else None
 
     def divide(self, rows: pa.RecordBatch, begin: int) -> tuple[Mask, Mask]:
         """Return which rows are in windows that begin before an event time, and which in later ones.

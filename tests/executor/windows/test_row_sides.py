@@ -78,3 +78,24 @@ def test_rows_without_a_time_are_of_the_later_task_which_reports_them(rows):
 def test_latest_time_is_found_in_any_unit():
     sides = RowSides(Windowing((EventWindow(0, 10, 10),), ("at",)))
     assert sides.latest(pa.record_batch({"at": pa.array([1, None, 3], pa.timestamp("ms"))})) == 3_000
+
+
+spans = st.lists(st.tuples(st.integers(-60, 60), st.integers(0, 80)), min_size=1, max_size=10)
+
+
+@given(window, spans, st.sampled_from(["within", "overlapping"]))
+def test_windows_that_begin_behind_the_latest_time_have_none_of_the_rows(window, found, how):
+    sides = RowSides(Windowing((window,), ("at", "until"), spans=how))
+    begins, lengths = np.array(found).T
+    columns = {"at": begins, "until": begins + lengths}
+    rows = pa.record_batch({name: pa.array(times, pa.timestamp("us")) for name, times in columns.items()})
+    begin = sides.latest(rows) + 1
+    later = EventCells(Windowing((window,), ("at", "until"), spans=how)).sides([begins, begins + lengths], begin)[1]
+    assert not later.any()
+
+
+def test_latest_time_of_overlapping_spans_is_that_of_rows_with_both_times():
+    sides = RowSides(Windowing((EventWindow(0, 10, 10),), ("at", "until"), spans="overlapping"))
+    at, until = pa.array([1, 50, None], pa.timestamp("us")), pa.array([30, None, 90], pa.timestamp("us"))
+    assert sides.latest(pa.record_batch({"at": at, "until": until})) == 29
+    assert sides.latest(pa.record_batch({"at": at, "until": pa.nulls(3, pa.timestamp("us"))})) is None
