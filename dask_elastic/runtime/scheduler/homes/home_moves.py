@@ -124,6 +124,10 @@ class HomeMoves:
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
             await self._copy(record, moving, generation)
+            if forecast is not None and record.checkpoints is not None:
+                # It would be given up: with the many moves of a plan, none might ever be complete.
+                async with record.checkpoints.exclusive:
+                    pass
             change = replace(await self._exclusively(record, moving, generation, address), forecast=forecast)
         except Exception:  # whatever it is, neither home keeps what was begun there
             if record.live and record.runs(generation):
