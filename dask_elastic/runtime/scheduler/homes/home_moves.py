@@ -189,7 +189,7 @@ class HomeMoves:
         which = (*record.generation_id, *moving.executor)
         logger.info("job %r: the home of %s moves from %s to %s", record.name, moving.executor, source, target)
         await self._prepare(record, moving, target, PrepareHome(*which, dict(record.homes.tables)))
-        moving.begun = True
+        record.homes.depart()
         key = (moving.executor.component, moving.executor.index)
         moving.cores = self.cores.following(record, key, moving.source, moving.target)
         cores = max(1, record.cores[key].get(moving.target, 0) + moving.cores)
