@@ -145,6 +145,23 @@ def test_retirement_waits_no_longer_than_its_timeout_for_a_move_that_goes_on(emp
     emptied(test)
 
 
+def test_job_that_is_starting_delays_retirement_until_its_timeout_and_that_of_no_worker_not_at_all(emptied):
+    async def test(coordinator, scheduler, record):
+        record.status = Status.STARTING
+        record._started.clear()
+        # The source and the sink are there.
+        kept = await asyncio.wait_for(coordinator.retirement.vacate(["a"]), 5)
+        assert "cannot be drained" in kept["a"]
+        coordinator.retirement.timeout = 0.01
+        kept = await asyncio.wait_for(coordinator.retirement.vacate(["b"]), 5)
+        assert "job 'job' is still starting" in kept["b"]
+        assert coordinator.workers.retiring == set()
+        record.status = Status.RUNNING
+        record._started.set()
+
+    emptied(test)
+
+
 def test_executor_that_cannot_move_is_named_after_some_attempts(emptied):
     async def test(coordinator, scheduler, record):
         scheduler.answers["b", MoveHome] = MoveRefused("its inputs have ended")

@@ -123,6 +123,9 @@ class Retirement:
             except PlanningError as error:
                 kept[address] = str(error)
         leaving = tuple(address for address in workers if address not in kept)
+        if not leaving:
+            # As when the cluster closes while a job starts, for which nothing has to wait.
+            return kept
         try:
             await self.retire(job_calls.Retire(leaving, self.timeout))
         except (ElasticError, Relayed, OSError, TimeoutError) as error:
