@@ -67,14 +67,16 @@ class OutgoingRows:
         self._store = store
         self._at_once = at_once
         self._next = 0
+        self._end = 0
         self._declared = False
         with store.still():
             store.outgoing = self
             store.slots.begin_copy()
 
     def sweep(self) -> Iterator[Portion]:
-        """Yield the rows to be copied once through the store; those that change behind are left for the next time."""
-        self._next = 0
+        """Yield the rows to be copied once through the store; new ones, and those that change behind, are left."""
+        # Keys may be added as fast as rows are copied.
+        self._next, self._end = 0, self._store.slots.used
         while (portion := self._take()) is not None:
             yield portion
 
@@ -107,9 +109,9 @@ class OutgoingRows:
         uncopied = self._store.slots.uncopied
         if self._store.outgoing is not self or uncopied is None:
             return np.empty(0, np.intp)
-        used = self._store.slots.used
-        while self._next < used:
-            window = uncopied[self._next : min(used, self._next + _WINDOW)]
+        end = min(self._end, self._store.slots.used)
+        while self._next < end:
+            window = uncopied[self._next : min(end, self._next + _WINDOW)]
             found: Slots = self._next + np.flatnonzero(window)[: self._at_once]
             if len(found):
                 return found

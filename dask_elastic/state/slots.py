@@ -184,11 +184,16 @@ class SlotArrays:
 
     def kept(self, window: slice) -> Slots:
         """Return the slots of a range that packing keeps: those with a mark, and deleted ones to be copied."""
-        kept = self.marks[window] != EMPTY
-        if self.uncopied is not None:
-            kept = kept | self.uncopied[window]
-        slots: Slots = window.start + np.flatnonzero(kept)
+        slots: Slots = window.start + np.flatnonzero(self._is_kept(window))
         return slots
+
+    def count_kept(self) -> int:
+        """Return the number of slots that packing keeps."""
+        return int(np.count_nonzero(self._is_kept(slice(0, self.used))))
+
+    def _is_kept(self, window: slice) -> npt.NDArray[np.bool_]:
+        kept: npt.NDArray[np.bool_] = self.marks[window] != EMPTY
+        return kept if self.uncopied is None else kept | self.uncopied[window]
 
     def _note_change(self, slots: Slots) -> None:
         uncopied = self.uncopied

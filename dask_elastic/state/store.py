@@ -375,7 +375,7 @@ class KeyedStore(StoredKeys):
     def _pack_if_worth_it(self) -> None:
         if self.storage.is_copied(self.slots):
             return
-        kept = int(np.count_nonzero(self.slots.marks[: self.slots.used]))
+        kept = self.slots.count_kept()
         if self.slots.used <= max(2 * kept, _WORTH_PACKING, self._unpacked):
             return
         try:

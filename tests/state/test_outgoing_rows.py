@@ -131,6 +131,36 @@ def test_newer_copy_ends_an_older_one():
     copying.write(0)
 
 
+def test_round_ends_though_keys_are_added_as_fast_as_they_are_copied():
+    copying = Copying()
+    for key in range(KEYS):
+        copying.write(key)
+    rows = OutgoingRows(copying.here, at_once=2)
+    for number, portion in enumerate(rows.sweep()):
+        assert number < KEYS
+        copying._install(portion)
+        for key in (2 * number, 2 * number + 1):
+            copying.write(KEYS + key)
+    for portion in rows.rest():
+        copying._install(portion)
+    assert state(copying.there) == state(copying.here)
+
+
+def test_deleted_rows_that_are_kept_for_the_copy_are_not_packed_again_and_again():
+    copying, count = Copying(), 5_000
+    session, keys = copying.here.session(1), np.arange(count)
+    located = session.locate(pa.record_batch({"k": keys}), ["k"], keys.astype(np.uint64))
+    session.apply(located, lambda current: [current[0] + 1])
+    rows, layout = OutgoingRows(copying.here), copying.here.layout
+    with copying.here.still():
+        copying.here.slots.reset(np.arange(count))
+    copying.here.tidy()
+    assert (copying.here.layout, copying.here.slots.used) == (layout, count)
+    assert sum(len(portion.unchanged.hashes) for portion in rows.sweep()) == count
+    copying.here.tidy()
+    assert copying.here.slots.used == 0
+
+
 def writes_are_not_noted(monkeypatch):
     real = SlotArrays.write
 

@@ -72,22 +72,22 @@ class JobQueries:
         return (Payload(empty),) if not found and call.key is None and empty is not None else found
 
     async def _state_of(self, record: JobRecord, executor: ExecutorId, call: job_calls.State) -> tuple[Payload, ...]:
-        """Read the state of an executor at its home; while that moves, once it has arrived."""
+        """Read the state of an executor at its home; once it has arrived if it is on its way to another one."""
         asked = part_calls.State(*record.generation_id, call.operator, executor.index, call.key, call.first)
         while True:
-            await record.homes.still()
+            await record.homes.settled()
             home = record.homes.node(*executor)
             try:
                 return await self.calls.one(record.nodes[home], asked)
             except (NodeLost, Relayed):
-                await record.homes.still()
+                await record.homes.settled()
                 if record.spec.generation != asked.generation or record.homes.node(*executor) == home:
                     raise
 
     async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
-        """Return where the state of a stateful operator is, when no home moves."""
+        """Return where the state of a stateful operator is, when no executor is on its way to another home."""
         record = self.jobs.record(call.job)
-        await record.homes.still()
+        await record.homes.settled()
         component = record.spec.component_of(call.operator)
         addresses = tuple(address for _, address in homes(record, component, None))
         _, generation = record.generation_id

@@ -139,6 +139,22 @@ def test_state_is_read_at_the_new_home_once_it_has_arrived(job, fake):
     job(test)
 
 
+def test_state_is_read_at_the_old_home_while_it_is_copied(job):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["a", part_calls.State] = (memoryview(b"a"),)
+        gate = scheduler.held["a", CopyHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await until(lambda: scheduler.asked(CopyHome))
+        reading = coordinator.queries.state(job_calls.State("job", "op0"))
+        assert [bytes(part) for part in await asyncio.wait_for(reading, 5)] == [b"a"]
+        places = coordinator.queries.state_places(job_calls.StatePlaces("job", "op0"))
+        assert (await asyncio.wait_for(places, 5)).homes == ("a",)
+        gate.set()
+        await moving
+
+    job(test)
+
+
 def test_read_that_the_old_home_refuses_during_a_move_is_repeated_at_the_new_one(job):
     async def test(coordinator, scheduler, record):
         scheduler.answers["a", part_calls.State] = MoveRefused("not here any more")

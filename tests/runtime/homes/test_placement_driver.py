@@ -10,11 +10,12 @@ import pytest
 
 from dask_elastic.control.placement.decision import PlacementDecision
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.home_calls import HomeMoved, MoveHome, PrepareHome
+from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import Decisions, MoveExecutor
+from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes.placement_driver import PLANNING_SHARE
-from dask_elastic.vocab.errors import MoveRefused
+from dask_elastic.vocab.errors import CheckpointError, MoveRefused
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove, StrategyCost
 from dask_elastic.vocab.snapshot import NodeSnapshot, Snapshot
@@ -90,6 +91,7 @@ def bench(fake):
             await coordinator.membership.join_new()
             for address in NODES:
                 scheduler.answers[address, part_calls.Report] = fake.empty_report(complete=False)
+                scheduler.answers[address, CopyHome] = HomeCopied(nbytes=3_000_000, rounds=1)
                 scheduler.answers[address, MoveHome] = HomeMoved(
                     nbytes=3_000_000, paused_bytes=0, pause=0.012, cores={0: 1}
                 )
@@ -116,7 +118,9 @@ def test_moves_are_carried_out_one_after_the_other_with_what_was_expected(bench)
         assert (change.forecast.placement, change.forecast.gain, change.forecast.costs) == ("flux", 0.5, COSTS)
         assert first.reason.startswith("Placement 'flux': homes move for balance. Expected: 1.9 MiB of state")
         assert "20 ms if nothing moved, 10 ms with this move, which is the least." in first.reason
-        assert first.reason.endswith("from a to b with 3 MB of state; its rows waited for 12 ms.")
+        assert first.reason.endswith(
+            "from a to b with 3 MB of state; its rows waited for 12 ms, while the last 0 MB were sent."
+        )
         shown = await bench.coordinator.controller.decisions(Decisions("job", None))
         assert b'"strategy": "none"' in shown
 
@@ -210,6 +214,28 @@ def test_move_waits_for_the_checkpoint_in_progress(bench, fake, tmp_path):
     bench(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 
 
+def test_checkpoint_that_begins_while_the_state_is_copied_is_not_given_up(bench, fake, tmp_path):
+    async def test(bench):
+        checkpoints = bench.record.checkpoints
+        gate = bench.scheduler.held["a", CopyHome] = asyncio.Event()
+        period = asyncio.ensure_future(bench.period(bench.decision((0, "a", "b"))))
+        while not bench.scheduler.asked(CopyHome):
+            await asyncio.sleep(0.001)
+        taken = asyncio.ensure_future(bench.coordinator.checkpoints.take(bench.record))
+        while checkpoints.progress is None:
+            await asyncio.sleep(0.001)
+        gate.set()
+        await fake.settle()
+        assert (checkpoints.yielded, bench.scheduler.asked(MoveHome)) == (0, [])
+        checkpoints.settle(dump_error(CheckpointError("the disk is full")))
+        await period
+        assert bench.homes() == ["b", "a"]
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            await taken
+
+    bench(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
 def test_nothing_moves_while_workers_are_emptied_or_the_job_finishes(bench):
     async def test(bench):
         bench.coordinator.retirement.active += 1
@@ -222,18 +248,17 @@ def test_nothing_moves_while_workers_are_emptied_or_the_job_finishes(bench):
     bench(test)
 
 
-def test_second_plan_waits_until_the_first_one_is_carried_out(bench, fake):
+def test_second_plan_waits_until_the_first_one_is_carried_out(bench):
     async def test(bench):
         gate = bench.scheduler.held["a", MoveHome] = asyncio.Event()
         first = asyncio.ensure_future(bench.period(bench.decision((0, "a", "b"))))
         while not bench.scheduler.asked(MoveHome):
             await asyncio.sleep(0.001)
-        second = asyncio.ensure_future(bench.period(bench.decision((1, "a", "c"))))
-        while bench.driver._loop.periods:
-            await asyncio.sleep(0)
-        await fake.settle()
+        bench.driver._loop, bench.driver._seen = Scripted((bench.decision((1, "a", "c")),)), 0.0
+        await bench.driver._guarded_period(bench.pool)
+        assert bench.driver._loop.periods == []
         gate.set()
-        await asyncio.gather(first, second)
+        await first
         assert bench.homes() == ["b", "a"]
 
     bench(test)

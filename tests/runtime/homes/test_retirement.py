@@ -124,6 +124,44 @@ def test_worker_stays_if_no_other_is_left_for_its_executors(emptied):
     emptied(test)
 
 
+@pytest.mark.parametrize("kind", [CopyHome, MoveHome])
+def test_retirement_waits_no_longer_than_its_timeout_for_a_move_that_goes_on(emptied, kind):
+    async def test(coordinator, scheduler, record):
+        coordinator.retirement.timeout = 0.05
+        gate = scheduler.held["b", kind] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.retirement.vacate(["b"]))
+        kept = await asyncio.wait_for(moving, 10)
+        assert "op0[0], op0[1] of job 'job' are still at home" in kept["b"]
+        # The next one finds the move in progress.
+        assert list(await asyncio.wait_for(coordinator.retirement.vacate(["b"]), 10)) == ["b"]
+        assert coordinator.workers.retiring == set()
+        gate.set()
+        await record.homes.still()
+        assert record.homes.of("op0").count(1) == 1
+        coordinator.retirement.timeout = 60.0
+        assert await coordinator.retirement.vacate(["b"]) == {}
+        assert 1 not in record.homes.of("op0")
+
+    emptied(test)
+
+
+def test_job_that_is_starting_delays_retirement_until_its_timeout_and_that_of_no_worker_not_at_all(emptied):
+    async def test(coordinator, scheduler, record):
+        record.status = Status.STARTING
+        record._started.clear()
+        # The source and the sink are there.
+        kept = await asyncio.wait_for(coordinator.retirement.vacate(["a"]), 5)
+        assert "cannot be drained" in kept["a"]
+        coordinator.retirement.timeout = 0.01
+        kept = await asyncio.wait_for(coordinator.retirement.vacate(["b"]), 5)
+        assert "job 'job' is still starting" in kept["b"]
+        assert coordinator.workers.retiring == set()
+        record.status = Status.RUNNING
+        record._started.set()
+
+    emptied(test)
+
+
 def test_executor_that_cannot_move_is_named_after_some_attempts(emptied):
     async def test(coordinator, scheduler, record):
         scheduler.answers["b", MoveHome] = MoveRefused("its inputs have ended")

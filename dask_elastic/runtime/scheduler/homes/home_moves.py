@@ -124,6 +124,10 @@ class HomeMoves:
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
             await self._copy(record, moving, generation)
+            if forecast is not None and record.checkpoints is not None:
+                # It would be given up: with the many moves of a plan, none might ever be complete.
+                async with record.checkpoints.exclusive:
+                    pass
             change = replace(await self._exclusively(record, moving, generation, address), forecast=forecast)
         except Exception:  # whatever it is, neither home keeps what was begun there
             if record.live and record.runs(generation):
@@ -185,7 +189,7 @@ class HomeMoves:
         which = (*record.generation_id, *moving.executor)
         logger.info("job %r: the home of %s moves from %s to %s", record.name, moving.executor, source, target)
         await self._prepare(record, moving, target, PrepareHome(*which, dict(record.homes.tables)))
-        moving.begun = True
+        record.homes.depart()
         key = (moving.executor.component, moving.executor.index)
         moving.cores = self.cores.following(record, key, moving.source, moving.target)
         cores = max(1, record.cores[key].get(moving.target, 0) + moving.cores)

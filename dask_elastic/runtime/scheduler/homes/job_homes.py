@@ -59,6 +59,8 @@ class JobHomes:
         self._fixed = sources | {spec.node_of(one) for name in sinks for one in spec.inputs_of(name)}
         self._still = asyncio.Event()
         self._still.set()
+        self._settled = asyncio.Event()
+        self._settled.set()
         self.moving: MovingHome | None = None
 
     def of(self, operator: str) -> tuple[int, ...]:
@@ -113,6 +115,12 @@ class JobHomes:
         self._still.clear()
         return self.moving
 
+    def depart(self) -> None:
+        """Note that the old home is about to be called, from which the executor departs."""
+        assert self.moving is not None, "a move is in progress"
+        self.moving.begun = True
+        self._settled.clear()
+
     def arrived(self) -> None:
         """Note that the executor has begun at its new home; `end` follows."""
         assert self.moving is not None, "a move is in progress"
@@ -125,8 +133,13 @@ class JobHomes:
         # A cancelled move may have switched the nodes back, with one more version.
         self._tables[operator] = HomeTable(self.moving.table.version + 1, self._tables[operator].homes)
         self.moving = None
+        self._settled.set()
         self._still.set()
 
     async def still(self) -> None:
         """Return when no home is moving."""
         await self._still.wait()
+
+    async def settled(self) -> None:
+        """Return when all executors are where the tables say; one of which the state is copied is still there."""
+        await self._settled.wait()

@@ -226,12 +226,8 @@ class PlacementDriver:
             self._told.pop(record.name, None)
 
     async def _may_move(self, record: JobRecord, generation: int) -> bool:
-        """Return whether homes may move, once no other home moves and no checkpoint is in progress."""
+        """Return whether homes may move, once no other home moves."""
         await record.homes.still()
-        if record.checkpoints is not None:
-            # The move would have it given up: with many moves, no checkpoint would ever be complete.
-            async with record.checkpoints.exclusive:
-                pass
         runs = record.live and record.runs(generation) and hindrance(record) is None
         return runs and not self.retirement.active
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from dask_elastic.planning.new_home import HomeCandidate, new_home
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -86,7 +89,9 @@ class Retirement:
     async def _empty(self, workers: tuple[str, ...], deadline: float) -> None:
         """Return when workers have neither homes nor cores nor tasks of any job."""
         for record in self.jobs.running:
-            await record.started()
+            await _by(deadline, record.started())
+            if record.status is Status.STARTING:
+                raise TimeoutError(f"job {record.name!r} is still starting: call retire again when it runs.")
             await self._move_homes(record, workers, deadline)
             self._require_leaving(workers)
             nodes = places_of(record, workers) if record.live else set()
@@ -118,6 +123,9 @@ class Retirement:
             except PlanningError as error:
                 kept[address] = str(error)
         leaving = tuple(address for address in workers if address not in kept)
+        if not leaving:
+            # As when the cluster closes while a job starts, for which nothing has to wait.
+            return kept
         try:
             await self.retire(job_calls.Retire(leaving, self.timeout))
         except (ElasticError, Relayed, OSError, TimeoutError) as error:
@@ -166,8 +174,11 @@ class Retirement:
         failures = 0
         while record.live:
             # One may be on its way there.
-            await record.homes.still()
-            if not (left := executors_at(record, workers)):
+            await _by(deadline, record.homes.still())
+            moving, left = record.homes.moving, executors_at(record, workers)
+            if moving is not None and moving.target in places_of(record, workers):
+                left.append(moving.executor)
+            if not left:
                 return
             self._require_leaving(workers)
             if time.monotonic() > deadline:
@@ -181,7 +192,7 @@ class Retirement:
                 await record.ended(RETRY_SECONDS)
                 continue
             try:
-                await self._move_home(record, left[0])
+                await self._move_home(record, left[0], deadline)
                 failures = 0
             except (ElasticError, Relayed) as error:
                 failures += 1
@@ -191,14 +202,23 @@ class Retirement:
                 logger.warning("job %r: %s is at home on a worker that is to leave: %s", record.name, left[0], text)
                 await record.ended(RETRY_SECONDS)
 
-    async def _move_home(self, record: JobRecord, executor: ExecutorId) -> None:
+    async def _move_home(self, record: JobRecord, executor: ExecutorId, deadline: float) -> None:
+        """Move an executor; a move that takes longer goes on after the deadline."""
         home = record.homes.node(*executor)
         if executor not in executors_at(record, self.workers.retiring):
             # The worker is lost, and the job restarts soon.
             await record.ended(RETRY_SECONDS)
             return
         chosen = self._new_home(record, executor)
-        await self.moves.move(record, executor, chosen, f"Worker {record.nodes[home]} is to leave.")
+        reason = f"Worker {record.nodes[home]} is to leave."
+        moving = asyncio.ensure_future(self.moves.move(record, executor, chosen, reason))
+        try:
+            await asyncio.wait({moving}, timeout=_seconds_to(deadline))
+        finally:
+            if not moving.done():
+                moving.add_done_callback(partial(_moved, record.name, executor))
+        if moving.done():
+            moving.result()
 
     def _new_home(self, record: JobRecord, executor: ExecutorId) -> str:
         """Return the worker that an executor moves to.
@@ -257,6 +277,22 @@ class Retirement:
             return {executor for part in asking.result() for executor in part} if asking.done() else set()
         finally:
             asking.cancel()
+
+
+async def _by(deadline: float, waited: Coroutine[Any, Any, None]) -> None:
+    """Return when something has happened, or at a deadline."""
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(waited, _seconds_to(deadline))
+
+
+def _seconds_to(deadline: float) -> float | None:
+    return None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+
+
+def _moved(job: str, executor: ExecutorId, moving: asyncio.Future[Any]) -> None:
+    if not moving.cancelled() and (error := moving.exception()) is not None:
+        text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+        logger.warning("job %r: %s stays on a worker that was to leave: %s", job, executor, text)
 
 
 def executors_at(record: JobRecord, workers: Iterable[str]) -> list[ExecutorId]:
