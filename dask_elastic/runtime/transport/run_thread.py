@@ -51,7 +51,7 @@ class RunThread:
         self._bell = Doorbell()
         self._starts, self._idle = True, False
         self._ident = 0
-        # When the run in progress began.
+        # When the run in progress began; what it has deferred is part of it.
         self._began: float | None = None
 
     def leave(self, run: Callable[[], None]) -> bool:
@@ -96,8 +96,11 @@ class RunThread:
         self._ident = threading.get_ident()
         while not self._threads.ended:
             if self._runs:
-                with DEFERRED:
-                    DEFERRED.run(self._run_next)
+                try:
+                    with DEFERRED:
+                        DEFERRED.run(self._run_next)
+                finally:
+                    self._began = None
                 continue
             with self._lock:
                 self._idle = not self._runs
@@ -111,9 +114,6 @@ class RunThread:
         if run is None or self._threads.ended:
             return
         self._began = self._clock()
-        try:
-            run()
-        finally:
-            self._began = None
+        run()
         if self._runs:
             DEFERRED.run(self._run_next)
