@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, closing
 
 from dask_elastic.executor.drivers.remote_driver import RemoteDriver
 from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.simulator.fiber import Bell, FiberSteps
@@ -90,6 +91,10 @@ class RemoteFibers:
             return False
         self.start("left", steps)
         return True
+
+    def haste(self) -> Haste:
+        """Return how long the caller may run a task: the fiber to which a run was left does nothing else."""
+        return Haste.RUNS
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home; returns False if the connection is broken, whether or not the home gave it up."""

@@ -75,6 +75,10 @@ class TaskHost(Protocol):
         """Leave brief work to a thread that may wait for its turn; returns False if the caller is to see to it."""
         ...
 
+    def haste(self) -> Haste:
+        """Return how long the calling thread may run an idle task."""
+        ...
+
 
 class ExecutorHost(TaskHost, Protocol):
     """What carries out the effects of an executor's driver at its home."""
@@ -96,10 +100,6 @@ class ExecutorHost(TaskHost, Protocol):
 
     def leave(self, steps: Steps[None]) -> bool:
         """Leave steps to another thread that brings rows at once; returns False if the caller is to carry them out."""
-        ...
-
-    def haste(self) -> Haste:
-        """Return how long the calling thread may run an idle task."""
         ...
 
     def deliver(self, deliveries: Iterable[Delivery]) -> Any:

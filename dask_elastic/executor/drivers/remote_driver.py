@@ -7,6 +7,7 @@ from functools import partial
 from dask_elastic.executor.drivers.host import Bell, RemoteHost
 from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.vocab import messages as m
@@ -79,7 +80,13 @@ class RemoteDriver:
                     return
 
     def _run_left(self, task: int) -> Steps[None]:
-        """Process the sub-batch that has woken an idle task; its own thread continues if more has arrived since."""
+        """Process the sub-batch that has woken an idle task; its own thread continues if more has arrived since.
+
+        If another thread has got this, because the one that runs idle tasks is blocked, the task's own thread does it.
+        """
+        if self.host.haste() is not Haste.RUNS:
+            yield self._bells[task].ring
+            return
         taken = yield partial(self.part.take, task, self.host.now())
         if taken is not None:
             yield from self._carry_out(taken)

@@ -107,9 +107,20 @@ class Deferred:
         if self._thread.writers:
             self._write(self._thread)
 
+    def writing(self) -> Callable[[], None]:
+        """Return what writes, in any thread, the messages that this thread has deferred: it may be blocked."""
+        writers = self._thread.writers
+
+        def write() -> None:
+            for writer in [*writers]:
+                writer.write_deferred()
+
+        return write
+
     @staticmethod
     def _write(thread: _OfThread) -> None:
-        writers, thread.writers = thread.writers, {}
+        writers = [*thread.writers]
+        thread.writers.clear()
         for writer in writers:
             writer.write_deferred()
 

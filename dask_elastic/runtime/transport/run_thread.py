@@ -51,7 +51,8 @@ class RunThread:
         self._bell = Doorbell()
         self._starts, self._idle = True, False
         self._ident = 0
-        # When the run in progress began.
+        self._write_deferred: Callable[[], None] = lambda: None
+        # When the run in progress began; what it has deferred is part of it.
         self._began: float | None = None
 
     def leave(self, run: Callable[[], None]) -> bool:
@@ -69,9 +70,13 @@ class RunThread:
         return True
 
     def overdue(self) -> list[Callable[[], None]]:
-        """Return the runs that wait behind one that is blocked; called from time to time."""
-        if not self._runs:
+        """Return the runs that wait behind one that is blocked; called from time to time.
+
+        Messages to other nodes that the thread has deferred are written then.
+        """
+        if not self._is_blocked():
             return []
+        self._write_deferred()
         with self._lock:
             if not self._is_blocked():
                 return []
@@ -94,10 +99,14 @@ class RunThread:
 
     def _run(self) -> None:
         self._ident = threading.get_ident()
+        self._write_deferred = DEFERRED.writing()
         while not self._threads.ended:
             if self._runs:
-                with DEFERRED:
-                    DEFERRED.run(self._run_next)
+                try:
+                    with DEFERRED:
+                        DEFERRED.run(self._run_next)
+                finally:
+                    self._began = None
                 continue
             with self._lock:
                 self._idle = not self._runs
@@ -111,9 +120,6 @@ class RunThread:
         if run is None or self._threads.ended:
             return
         self._began = self._clock()
-        try:
-            run()
-        finally:
-            self._began = None
+        run()
         if self._runs:
             DEFERRED.run(self._run_next)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, closing
 
 from dask_elastic.executor.drivers.remote_driver import RemoteDriver
 from dask_elastic.executor.drivers.steps import Steps, run
+from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.meters import BriefWork
@@ -108,6 +109,10 @@ class RemoteThreads:
     def leave_run(self, steps: Steps[None]) -> bool:
         """Leave brief work to the thread that runs idle tasks, unless the logic may wait for something."""
         return self._brief_work.is_brief and self.threads.leave_run(functools.partial(run, steps))
+
+    def haste(self) -> Haste:
+        """Return how long the calling thread may run an idle task."""
+        return Haste.RUNS if self.threads.runs.is_current and self._brief_work.is_brief else Haste.READS
 
     def send(self, messages: Sequence[m.ToHome]) -> bool:
         """Send messages to the home."""

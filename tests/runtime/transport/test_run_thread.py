@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.run_thread import RunThread
 from dask_elastic.runtime.worker.job_threads import JobThreads
 
@@ -65,6 +66,61 @@ def test_nothing_is_left_to_a_blocked_thread_and_what_waits_is_overdue(threads):
     assert done == ["waits"]
     threads.end()
     runs.wake()
+
+
+def test_thread_is_blocked_too_while_it_carries_out_what_a_run_has_deferred(threads):
+    now, began, resume, done = [0.0], threading.Event(), threading.Event(), threading.Event()
+    runs = RunThread(threads, clock=lambda: now[0])
+
+    def block():
+        began.set()
+        resume.wait(SECONDS)
+
+    assert runs.leave(lambda: DEFERRED.run(block))
+    assert began.wait(SECONDS)
+    assert runs.leave(done.set)
+    now[0] = 1.0
+    refused, overdue = not runs.leave(done.clear), runs.overdue()
+    threads.end()
+    runs.wake()
+    resume.set()
+    assert refused
+    for run in overdue:
+        run()
+    assert done.is_set()
+
+
+class Writer:
+    """A connection on which messages wait."""
+
+    def __init__(self):
+        self.written = 0
+
+    def write_deferred(self):
+        """Count the writes."""
+        self.written += 1
+
+
+def test_what_a_blocked_thread_has_deferred_is_written(threads):
+    now, began, resume, writer = [0.0], threading.Event(), threading.Event(), Writer()
+    runs = RunThread(threads, clock=lambda: now[0])
+
+    def block():
+        DEFERRED.write(writer)
+        began.set()
+        resume.wait(SECONDS)
+
+    assert runs.leave(block)
+    assert began.wait(SECONDS)
+    runs.overdue()
+    before = writer.written
+    now[0] = 1.0
+    runs.overdue()
+    written = writer.written
+    threads.end()
+    runs.wake()
+    resume.set()
+    assert (before, written) == (0, 1)
 
 
 def test_nothing_is_left_once_the_job_has_ended(threads):
