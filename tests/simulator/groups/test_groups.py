@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from group_scenario import KINDS
+from group_scenario import KINDS, GroupScenario
+
+from dask_elastic.vocab.errors import MoveRefused
 
 SEEDS = 20
 """Of each kind of scenario."""
@@ -19,3 +21,10 @@ def test_groups_move_under_checkpoints_watermarks_and_timers(kind):
         seen += scenario.run().world.groups.happened
     assert seen["progressive arrived"] > SEEDS / 2
     assert seen["synchronised arrived"] > SEEDS / 10
+
+
+def test_homes_of_executors_whose_groups_move_do_not_move():
+    world = GroupScenario(0).build().world
+    for executor in world.homes:
+        with pytest.raises(MoveRefused, match=r"the key groups of per_\w+\[\d\] move between executors"):
+            world.moves.request(executor, (world.node_of(executor) + 1) % world.placement.nodes)
