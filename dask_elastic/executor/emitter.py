@@ -44,7 +44,8 @@ class Emitter:
     fused : mapping of str to FusedCompute, optional
         The computes that run behind the component's first one, by name.
     tables : callable, optional
-        Returns the current table of an operator whose key groups move between executors, None for others.
+        Returns the current table of an operator whose key groups move between executors, None for others; without it
+        those of no operator move.
 
     Attributes
     ----------
@@ -60,7 +61,7 @@ class Emitter:
         error_policy: ErrorPolicy,
         sink_instance: int,
         fused: Mapping[str, FusedCompute] | None = None,
-        tables: CurrentTable = lambda operator: None,
+        tables: CurrentTable | None = None,
     ):
         self._tables = tables
         self._fused = fused or {}
@@ -172,7 +173,9 @@ class Emitter:
 class _Door:
     """Passes rows through one exit: with the columns and the schema of its stream, hashed and split by executor."""
 
-    def __init__(self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int, tables: CurrentTable):
+    def __init__(
+        self, component: str, exit_: Exit, space: KeySpace | None, sink_instance: int, tables: CurrentTable | None
+    ):
         self._tables = tables
         self._exit = exit_
         self.target = exit_.target
@@ -188,7 +191,7 @@ class _Door:
             deliveries.append(Delivery(self._first, Batch(rows, None, stamp, row_bytes=stream.row_bytes.of(rows))))
             return
         hashes = stream.hashes(rows, self._space)
-        table, version = self._tables(self.target), 0
+        table, version = None if self._tables is None else self._tables(self.target), 0
         if table is None:
             parts = split_by_executor(rows, hashes, self._space)
         else:

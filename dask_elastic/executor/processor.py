@@ -65,7 +65,7 @@ class Processor:
         spaces: Mapping[str, KeySpace],
         error_policy: ErrorPolicy,
         home: int,
-        tables: CurrentTable = lambda operator: None,
+        tables: CurrentTable | None = None,
     ):
         operator = component.operator
         assert isinstance(operator, Compute)

@@ -82,7 +82,8 @@ _COMMON: dict[Row, Entry] = {
     # An executor whose inputs have all ended takes no part: its groups stay.
     (GroupPhase.HOLDING, GroupEvent.REFUSED): (GroupPhase.CANCELLING, GroupAction.CANCEL),
     (GroupPhase.CANCELLING, GroupEvent.ALL_ANSWERED): (GroupPhase.CANCELLED, GroupAction.CLOSE),
-    **{(phase, GroupEvent.LOST): (GroupPhase.CANCELLED, GroupAction.CANCEL) for phase in _UNSWITCHED},
+    # Those that are left are asked, and answer.
+    **{(phase, GroupEvent.LOST): (GroupPhase.CANCELLING, GroupAction.CANCEL) for phase in _UNSWITCHED},
 }
 
 TABLES: dict[str, dict[Row, Entry]] = {

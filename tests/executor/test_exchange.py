@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.state_records import StateRecords
 from dask_elastic.executor.groups.exchange import Exchange
+from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
@@ -56,3 +60,9 @@ def test_marks_are_awaited_of_open_inputs_only():
     exchange.switched = True
     assert exchange.awaits_marks_of({NORTH, SOUTH})
     assert not exchange.awaits_marks_of({NORTH})
+
+
+@pytest.mark.parametrize("cores", [{0: 2}, {1: 1}, {0: 1, 1: 1}])
+def test_executor_whose_groups_move_has_one_core_at_its_home(cores):
+    with pytest.raises(PlanningError, match=r"per_key\[0\] has cores on nodes .* one core, at its home, node 0"):
+        GroupExecutor(ExecutorId("per_key", 0), KeySpace(2, 4), 0, cores, [NORTH], groups=[0, 1])

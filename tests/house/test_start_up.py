@@ -35,6 +35,7 @@ def imported(code: str, base: str = "distributed") -> set[str]:
         "dask_elastic_plugins.install, dask_elastic_plugins.worker, dask_elastic_plugins.scheduler",
         "dask_elastic.runtime.worker.node",
         "dask_elastic.cli.main",
+        "dask_elastic.testing",
         SCHEDULER,
     ],
 )

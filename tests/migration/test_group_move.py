@@ -65,6 +65,16 @@ def test_answer_that_is_not_awaited_raises():
     assert move.unanswered == {0}
 
 
+@pytest.mark.parametrize("strategy", TABLES)
+@pytest.mark.parametrize("phase", [GroupPhase.REQUESTED, GroupPhase.HOLDING, GroupPhase.CANCELLING])
+def test_participants_that_are_left_forget_the_move_when_one_is_lost(strategy, phase):
+    move = a_move(strategy, phase)
+    move.ask([0, 1])
+    assert move.handle(GroupEvent.LOST) is GroupAction.CANCEL
+    move.ask([1])
+    assert (move.answered(1), move.phase) == (GroupAction.CLOSE, GroupPhase.CANCELLED)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(TABLES)), st.data())
 def test_lost_participant_cancels_before_the_switch_and_restarts_behind_it(strategy, data):

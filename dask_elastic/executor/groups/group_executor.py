@@ -33,6 +33,11 @@ class GroupExecutor(ElasticExecutor):
     groups : collection of int
         The groups that it owns in the beginning.
 
+    Raises
+    ------
+    PlanningError
+        If it has several cores, or one that is not at its home.
+
     Attributes
     ----------
     owned : set of int
@@ -49,6 +54,12 @@ class GroupExecutor(ElasticExecutor):
 
     def __init__(self, *args: Any, groups: Collection[int], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        nodes = [task.node for task in self.routes.tasks.values()]
+        if nodes != [self.home]:
+            raise PlanningError(
+                f"{self.identity} has cores on nodes {nodes}, but an executor whose key groups move has one core, at "
+                f"its home, node {self.home}"
+            )
         self.owned: set[int] = set()
         self.exchange: Exchange | None = None
         self._grid = kwargs.get("grid")

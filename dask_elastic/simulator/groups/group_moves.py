@@ -16,7 +16,6 @@ from dask_elastic.migration.group_move import (
     GroupMove,
     GroupPhase,
 )
-from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
 from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.groups.group_fibers import GroupFibers
@@ -89,17 +88,22 @@ class GroupMoves:
         ------
         MoveRefused
             If groups are moving already, the table refuses the moves, or an executor of the operator has finished.
+        PlanningError
+            If `most_groups` is below 1.
         """
         if self.current is not None:
             raise MoveRefused(f"{self.current} has not ended: wait for its end")
         self.table(operator).check(moves)
         if not all(identity in self.world.open for identity in self._executors(operator)):
             raise MoveRefused(f"{operator!r} has got its last row: its groups do not move any more")
-        self.begins()
         self._left = [dict(moves)] if most_groups is None else self._minis(operator, moves, most_groups)
+        self.begins()
         self._begin(operator, strategy)
 
     def _minis(self, operator: str, moves: Mapping[int, int], most_groups: int) -> list[dict[int, int]]:
+        # Takes long to import, and few simulations need it; those of `dask_elastic.testing` never do.
+        from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
+
         owners, executors = self.table(operator).owners, self._executors(operator)
         sizes = [self._home(one).executor.store.shard_bytes() for one in executors]
         transfers = [

@@ -98,12 +98,15 @@ class HomeMoves:
         Raises
         ------
         MoveRefused
-            If a home is moving already, or the executor has finished or its home is there already.
+            If a home is moving already, or the executor has finished, its home is there already, or its key groups
+            move between executors.
         """
         if self.current is not None:
             raise MoveRefused(f"{self.current} has not ended: one home of a job moves at a time")
         if executor not in self.world.open:
             raise MoveRefused(f"{executor} has finished: its home does not move any more")
+        if self.world.tier.groups_at(self.world.node_of(executor), executor.component) is not None:
+            raise MoveRefused(f"the key groups of {executor} move between executors: its home does not move")
         self._next_table(executor, target)
         self.current = HomeMove(executor, self.world.node_of(executor), target)
         self.world.spawn(f"{self.current}", self._start(self.current), self.current.source)
