@@ -112,7 +112,10 @@ class StateCopies:
         if packet.position == 0:
             component = self.world.components[packet.executor.component]
             self._incoming[key] = IncomingCopy(packet.number, component.name, make_store(self.world, component))
-        found = self._incoming[key]
+        found = self._incoming.get(key)
+        if found is None:
+            # The copy was dropped: workers refuse the portion.
+            return
         found.install(packet.number, packet.position, packet.rows)
         self._send(node, sender, Taken(packet.executor, packet.number, found.portions))
 

@@ -43,3 +43,8 @@ def test_homes_move_whatever_their_executors_hold(kind):
         seen += happened(kind(seed, outages=0.0 if seed % 2 else 0.25).run())
     assert seen["moved"] > SEEDS / 4
     assert seen["moves across nodes"] > SEEDS
+
+
+def test_portion_that_comes_after_its_copy_was_dropped_is_refused():
+    # The other node is given up and heals while a portion is on its way.
+    assert happened(FusedHomes(1016, outages=0.25).run())["cancelled"]
