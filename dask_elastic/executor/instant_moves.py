@@ -332,9 +332,10 @@ class InstantMoves:
             case InstantAction.STAY:
                 return self._stay(handed, now)
             case InstantAction.TAKE_LEAVE:
-                handed.left_behind = self.routes.unshare(move.shard, self.routes.tasks[move.source])
-                if any(map(closes, handed.left_behind)):
-                    # Rows that come later must not be in what these records close.
+                source = self.routes.tasks[move.source]
+                handed.left_behind = self.routes.unshare(move.shard, source)
+                if any(map(closes, handed.left_behind)) or self.routes.is_closing(source, move.shard):
+                    # Rows that come later must not be in what these records close, also if the source is lost.
                     move.handle(InstantEvent.RECORD_ENTERED)
                     self.routes.hold(move.shard)
                 return self._send_label(move)

@@ -113,6 +113,11 @@ class Routes:
         pieces = [piece for piece in (*taken, *task.queue.pieces) if piece.block.side is not None]
         return any(shard in piece.row_shards(self.space) for piece in pieces)
 
+    def is_closing(self, task: Task, shard: int) -> bool:
+        """Whether a task has taken a state record by which windows of a shard close, and has not settled it."""
+        taken = [work.pieces[0] for work in task.in_flight.values() if isinstance(work.record, TimersDue)]
+        return any(shard in piece.row_shards(self.space) for piece in taken)
+
     def put_shared(self, shard: int, piece: Piece) -> list[int]:
         """Enqueue rows of a shard, or a state record, for those of two tasks that have windows of them."""
         return [task for number, part in self.shared.parts(shard, piece) for task in self._put(number, part)]

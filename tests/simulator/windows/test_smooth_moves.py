@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from instant_scenario import actions_of
-from smooth_scenario import FOUND, AutoScenario, SmoothScenario, chosen_in_turn
+from smooth_scenario import FOUND, OVERTAKEN, AutoScenario, SmoothScenario, chosen_in_turn
+
+from dask_elastic.executor.routes import Routes
 
 SEEDS = 12
 
@@ -31,3 +33,11 @@ def test_results_are_those_of_all_rows_while_strategies_alternate(monkeypatch):
     for seed in range(8):
         AutoScenario(seed, outages=0.25 if seed % 2 else 0.0).check()
     assert min(chosen[strategy] for strategy in ("labelled", "instant", "smooth")) > 5
+
+
+def test_rows_do_not_overtake_a_record_that_a_lost_source_had_taken(monkeypatch):
+    chosen = chosen_in_turn(monkeypatch)
+    OVERTAKEN.check()
+    monkeypatch.setattr(Routes, "is_closing", lambda self, task, shard: False)
+    chosen.clear()
+    assert OVERTAKEN.failure() is not None, "the scenario does not find later rows in what the record closes"
