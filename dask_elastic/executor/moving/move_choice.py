@@ -14,10 +14,10 @@ from dask_elastic.migration.choice import MoveMeasures, explained, strategy_cost
 from dask_elastic.migration.strategy import AUTO, LABELLED
 
 FIRST_BYTES_PER_SECOND = 1e8
-"""How fast state travels, and is merged, until a move has shown it: what `benchmarks/shard_moves.py` measures."""
+"""How fast state travels, and is merged, until a move has shown it: assumed, as of a 1 Gbit/s network."""
 
 FIRST_PAUSE = 0.002
-"""Seconds for which a shard pauses whose state does not travel, until a move has shown it; measured likewise."""
+"""Seconds for which a shard pauses whose state does not travel, until a move has shown it; assumed, too."""
 
 LEAST_BYTES = 65_536
 """State below this says nothing about how fast state travels."""
