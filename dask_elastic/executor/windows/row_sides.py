@@ -32,6 +32,7 @@ class RowSides:
 
     Examples
     --------
+    >>> from dask_elastic.topology.windowing import EventWindow
     >>> sides = RowSides(Windowing((EventWindow(0, 30, 10),), ("at",)))
     >>> rows = pa.record_batch({"at": pa.array([5, 25, 45], pa.timestamp("us"))})
     >>> earlier, later = sides.divide(rows, 20)

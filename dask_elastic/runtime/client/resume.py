@@ -18,7 +18,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.submit import check_sources, described, start
-from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.topology.component import Component, build_components
@@ -113,7 +113,7 @@ def resume(
     manifest = Catalog(folder).load(number)
     saved = _saved(folder, manifest)
     own = _own_folder(folder, manifest, options.pop("checkpoint", None))
-    merged = job_options({**dataclasses.asdict(saved.options), **options, "checkpoint": own})
+    merged = job_options({**given_options(saved.options), **options, "checkpoint": own})
     job_name = saved.name if name is None else name
     given = saved.cores if cores is None else cores
     if topology is None:

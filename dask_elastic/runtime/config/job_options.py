@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import dask.config
@@ -90,6 +91,30 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     if isinstance(values["migration"], dict):
         values["migration_of"] = values.pop("migration")
     return JobOptions(**values)
+
+
+def given_options(options: JobOptions) -> dict[str, Any]:
+    """Return options as `job_options` takes them.
+
+    Parameters
+    ----------
+    options : JobOptions
+        The options of a job.
+
+    Returns
+    -------
+    dict of str to object
+        Each by its name.
+
+    Examples
+    --------
+    >>> options = job_options({"migration": {"hourly": "instant"}})
+    >>> given_options(options)["migration"], job_options(given_options(options)) == options
+    ({'hourly': 'instant'}, True)
+    """
+    given = dataclasses.asdict(options)
+    strategies = given.pop("migration_of")
+    return {**given, "migration": strategies or options.migration}
 
 
 def _value(option: Option, given: dict[str, Any]) -> Any:

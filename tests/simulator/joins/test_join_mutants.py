@@ -26,7 +26,7 @@ TRIED_FIRST = (
     JoinScenario(26),
     JoinScenario(36),
     JoinScenario(37),
-    JoinScenario(1236),
+    JoinScenario(714),
 )
 """Shards that move back and forth, losses, and ties find what most others do not."""
 
