@@ -37,7 +37,7 @@ examples: $(VENV)/.test
 
 pytest: $(VENV)/.test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE) dask_elastic
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(PROCESSES)
+	@$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup $(PROCESSES)
 
 # Simulated jobs under faults, with other seeds than the tests: make soak SECONDS=3600
 SECONDS ?= 600

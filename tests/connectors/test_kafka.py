@@ -84,7 +84,10 @@ def test_announced_messages_come_first_and_in_order_after_a_restart(cluster, top
 def test_batches_announce_what_comes_next_only_if_there_are_several_partitions(cluster, topic):
     fill(cluster, topic, 8)
     source = sources.Kafka(topic, cluster.servers, bounded=True, parallel=4)
-    assert [rows.num_rows for rows, _ in read(source, instance=1, instances=4)] == [0, 2]
+    start, *found = [rows.num_rows for rows, _ in read(source, instance=1, instances=4)]
+    assert start == 0
+    assert sum(found) == 2
+    assert all(found)
 
 
 def test_unbounded_source_reads_what_arrives_until_the_job_stops(cluster, topic):
@@ -125,10 +128,11 @@ def test_values_of_bytes_and_metadata_become_columns(cluster, topic):
     )
     source.check()
     assert source.known_schema().names == ["value", "offset", "key", "topic", "timestamp"]
-    [rows] = [rows for rows, _ in read(source) if rows.num_rows]
+    # Brokers may hand a message over before the one that was sent with it: the two are then two batches.
+    rows = [row for rows, _ in read(source) for row in rows.to_pylist()]
     at = datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)
     common = {"key": b"3", "topic": topic, "timestamp": at}
-    assert rows.to_pylist() == [{"value": b"\0x", "offset": 0, **common}, {"value": None, "offset": 1, **common}]
+    assert rows == [{"value": b"\0x", "offset": 0, **common}, {"value": None, "offset": 1, **common}]
     pruned = source.columns_read(("offset",))
     assert read(pruned)[-1][0].schema.names == ["offset", "timestamp"]
 
