@@ -21,6 +21,7 @@ from dask_elastic.meters.phase_time import PhaseTime
 from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
+from dask_elastic.meters.send_size import SendSize
 from dask_elastic.meters.service import ServiceRate
 from dask_elastic.meters.shard_arrivals import ShardArrivals
 from dask_elastic.meters.shard_load import ShardLoad
@@ -41,6 +42,7 @@ __all__ = [
     "PhaseTime",
     "Rate",
     "RecentMean",
+    "SendSize",
     "ServedRate",
     "ServiceRate",
     "ShardArrivals",

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, Rate
+from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, SendSize
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.deferred import DEFERRED
@@ -27,25 +27,16 @@ from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.read_positions import ReadPositions, without_first
 from dask_elastic.runtime.worker.source_barriers import SourceBarriers
 from dask_elastic.runtime.worker.turns import TURNS
-from dask_elastic.topology.pace import SLICE_SECONDS, Pace, cut
+from dask_elastic.topology.pace import SLICE_SECONDS, Pace
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.ticks import TICKS
-from dask_elastic.vocab.batch import MAX_BATCH_ROWS, Delivery
+from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
 if TYPE_CHECKING:
     from distributed import Client
-
-JOIN_SECONDS = 0.02
-"""How often the source looks up how many rows it may join; rows of this time are always joined."""
-
-KEPT = 0.9
-"""Factor on the weight of a batch with each later batch, in the estimate of the bytes per row."""
-
-LEAST_ROWS = 1_024
-"""Batches up to this many rows are not cut: that would cost more than it saves."""
 
 REPORTED_SECONDS = 2.0
 """The reported rate is the mean over so many seconds."""
@@ -136,10 +127,7 @@ class SourceThread:
         self._leaving: float | None = None
         self._pace = Pace(source.rate and source.rate / instances, time.time(), ticks=TICKS)
         self._brief_work = BriefWork()
-        # Decaying sums, from which the bytes of outputs per row are estimated.
-        self._recent_bytes = self._recent_rows = 0.0
-        # Up to how many rows batches are joined, and when that was looked up.
-        self._rate, self._most, self._looked_up = Rate(window=1.0), LEAST_ROWS, 0.0
+        self._size = SendSize(functools.partial(exchange.join_bytes, identity))
 
     def start(self) -> None:
         """Start reading."""
@@ -250,8 +238,7 @@ class SourceThread:
             # For credit, which may depend on what was left.
             self._run_left(waits=True)
             nbytes += self.exchange.deliver(self.identity, left)
-        self._recent_bytes = self._recent_bytes * KEPT + nbytes
-        self._recent_rows = self._recent_rows * KEPT + rows.num_rows
+        self._size.emitted(rows.num_rows, nbytes)
         self._leaving = None
         self._sending.end(time.time())
         if clock is not None:
@@ -267,16 +254,20 @@ class SourceThread:
 
     def _run(self) -> None:
         for rows, due in self._taken() if self.source.blocks else self._joined():
-            for part in cut(rows, max(self._most, LEAST_ROWS)):
+            for part in self._parts(rows):
                 self.barriers.send_due()
                 self._send(part, due)
-                self._rate.add(part.num_rows, time.monotonic())
+                self._size.sent(part.num_rows, time.monotonic())
         self.mailbox.close()
         if self.threads.ended:
             raise Aborted
         if (clock := self.clock) is not None:
             self._emit_watermark(clock.end())
         self._end()
+
+    def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for start, count in self._size.parts(rows.num_rows, time.monotonic):
+            yield rows if count == rows.num_rows else rows.slice(start, count)
 
     def _taken(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield what the reading thread has read; waiting batches are joined."""
@@ -331,19 +322,7 @@ class SourceThread:
 
     def _joins(self) -> int:
         """Return up to how many rows waiting batches are joined."""
-        if time.monotonic() - self._looked_up > JOIN_SECONDS:
-            self._most, self._looked_up = self._rows_at_once(self._rate), time.monotonic()
-        return min(self._most, JOINED_ROWS)
-
-    def _rows_at_once(self, rate: Rate) -> int:
-        """Return up to how many rows waiting batches are joined, and large ones cut.
-
-        A few joined batches fill the windows of the receivers. Rows of `JOIN_SECONDS` never wait long for each other.
-        """
-        recent = rate.per_second(time.monotonic()) * JOIN_SECONDS
-        nbytes = self.exchange.join_bytes(self.identity)
-        fills = nbytes * self._recent_rows / self._recent_bytes if nbytes and self._recent_bytes else LEAST_ROWS
-        return int(min(max(recent, fills, 1), MAX_BATCH_ROWS))
+        return min(self._size.joins(time.monotonic()), JOINED_ROWS)
 
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches, each with the time at which it was due; waits until it is due."""
