@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells, Numbers
 from dask_elastic.executor.windows.event_times import Times
-from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
+from dask_elastic.executor.windows.known_cells import CellsOfRows, keys_at
 from dask_elastic.executor.windows.partials import Groups, merged_groups, placed
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.routing.hashing import checks_of
@@ -26,7 +26,7 @@ from dask_elastic.state.window_fields import NO_END
 from dask_elastic.state.windows.instance_marks import has_mark, marked
 from dask_elastic.topology.aggregates.ragged import joined_columns, spans
 from dask_elastic.topology.windowing import Windowing
-from dask_elastic.vocab.chosen_rows import ChosenRows, taken
+from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 
 MOST_LOOKUPS = 1 << 20
 """Slices are looked up in parts of so many."""
@@ -57,8 +57,6 @@ class CorrectedSlices:
         The store.
     session : Session
         The task's session with it.
-    known : KnownCells
-        The tables of its cells.
     places : SlicePlaces
         Where its slices are.
     groups : int
@@ -79,7 +77,6 @@ class CorrectedSlices:
         keys: Sequence[str],
         store: KeyedStore,
         session: Session,
-        known: KnownCells,
         places: SlicePlaces,
         groups: int,
         emits: bool,
@@ -89,7 +86,6 @@ class CorrectedSlices:
         self._keys = keys
         self._store = store
         self._session = session
-        self._known = known
         self._places = places
         self._groups = groups
         self._emits = emits
@@ -126,8 +122,11 @@ class CorrectedSlices:
         if not len(hashes) or not len(assigned.numbers):
             return None
         checks = checks_of(rows, bound.keys, self._keys)
-        found = self._known.locate(rows, self._keys, hashes, checks, assigned.numbers, assigned.cells)
-        located = found.located
+        # Late rows are few, and the tables of `KnownCells` are for slices.
+        salts = int(assigned.numbers[0]) if assigned.cells is None else assigned.numbers.take(assigned.cells)
+        parts = part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
+        located = self._session.locate(copied(rows), self._keys, *parts)
+        found = CellsOfRows(located, hashes, checks, None, assigned.numbers, assigned.cells)
         cells = assigned.of_groups(located)
         starts, ends = assigned.starts.take(cells), assigned.ends.take(cells)
         before, revisions = self._before(bound, found, starts, ends)
@@ -233,4 +232,4 @@ class CorrectedSlices:
         self._earliest = int(left.min()) if len(left) else None
         self._owners = owners
         if len(left) < len(found.slots):
-            self._session.tidy()
+            self._places.leaves_slots()

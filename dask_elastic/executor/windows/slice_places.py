@@ -158,8 +158,12 @@ class SlicePlaces:
 
     def added_apart(self) -> None:
         """Note that slices have identities of their own."""
-        self._has_apart = True
+        self.leaves_slots()
         self.forget()
+
+    def leaves_slots(self) -> None:
+        """Note that there are, or were, slots that are not used again."""
+        self._has_apart = True
 
     def forget(self) -> None:
         """Note that slots may not be in the tables, or that slices have been changed other than by rows."""

@@ -85,7 +85,7 @@ class WindowLogic:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
             self._instances = EventCells(operator.windowing, separate=True)
             if operator.windowing.allowed_lateness:
-                shared = store, session, self._known, self._places, groups, emits
+                shared = store, session, self._places, groups, emits
                 self._corrected = CorrectedSlices(operator.windowing, operator.keys, *shared)
         self._emits = emits
         self._bound: BoundWindows | None = None
@@ -389,7 +389,10 @@ class WindowLogic:
         if self._places is not None:
             self._places.expired(until, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
         if made.expired.any() and (self._places is None or has_mark(found.values[bound.own]).any()):
-            self._session.tidy()
+            if self._corrected is None:
+                self._session.tidy()
+            elif self._places is not None:
+                self._places.leaves_slots()
         return outputs
 
     def _closed_by_places(
