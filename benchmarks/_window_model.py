@@ -34,4 +34,4 @@ def predicted(windowing: Windowing, parts: Sequence[PartMeasure], cpu: float, se
     adding = cpu - sum(one.merging + one.closing for one in costs)
     found = measured_costs([part._replace(row_seconds=adding / rows) for part in parts])
     assert found.keys is not None, "instances have closed"
-    return plan_windows(windowing, window_load(rows / seconds, found.keys, found.units, found.other))
+    return plan_windows(windowing, window_load(rows / seconds, found.keys, found.units, found.other, found.corrected))

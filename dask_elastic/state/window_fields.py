@@ -56,9 +56,8 @@ def window_fields(operator: Compute, merges: bool) -> tuple[Field, ...]:
         The fields.
     """
     assert operator.windowing is not None
-    if merges:
-        return START, END, KEY_HASH, KEY_CHECK
-    return (START, END, REVISION) if operator.windowing.revised else (START, END)
+    fields = (START, END, KEY_HASH, KEY_CHECK) if merges else (START, END)
+    return (*fields, REVISION) if operator.windowing.revised else fields
 
 
 def session_fields() -> tuple[Field, ...]:

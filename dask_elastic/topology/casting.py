@@ -40,8 +40,8 @@ FAMILIES: tuple[Kind, ...] = (
 """Types among which values are cast. Others are refused: whether "12" is a number is for the sender to decide."""
 
 
-def cast_rows(schema: pa.Schema, rows: pa.RecordBatch, where: str) -> pa.RecordBatch:
-    """Convert rows to the schema that a source declares.
+def cast_rows(schema: pa.Schema, rows: pa.RecordBatch, where: str, declarer: str = "the source") -> pa.RecordBatch:
+    """Convert rows to the schema that a source, or a function, declares.
 
     Parameters
     ----------
@@ -52,6 +52,8 @@ def cast_rows(schema: pa.Schema, rows: pa.RecordBatch, where: str) -> pa.RecordB
         integers for an integer, of large strings for strings.
     where : str
         What the rows are, for the error text.
+    declarer : str
+        What has the schema, for the error text.
 
     Returns
     -------
@@ -78,8 +80,8 @@ def cast_rows(schema: pa.Schema, rows: pa.RecordBatch, where: str) -> pa.RecordB
         return rows
     if difference := _difference(schema, rows.schema):
         wanted = ", ".join(f"{field.name}: {field.type}" for field in schema)
-        raise SchemaMismatch(f"{where}: {difference}. Convert them to the columns {wanted} of the source.")
-    columns = [_cast(rows.column(field.name), field, where) for field in schema]
+        raise SchemaMismatch(f"{where}: {difference}. Convert them to the columns {wanted} of {declarer}.")
+    columns = [_cast(rows.column(field.name), field, where, declarer) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -116,7 +118,7 @@ def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
     return any(family(found) and family(wanted) for family in FAMILIES)
 
 
-def _cast(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
+def _cast(column: pa.Array, field: pa.Field, where: str, declarer: str) -> pa.Array:
     try:
         plain = plain_column(column, plain_type(column.type))
         cast = plain.cast(field.type)
@@ -125,7 +127,7 @@ def _cast(column: pa.Array, field: pa.Field, where: str) -> pa.Array:
     except (pa.ArrowException, NotImplementedError) as error:
         raise SchemaMismatch(
             f"{where}: column {field.name!r} is {column.type} and must be {field.type}, but a value does not fit: "
-            f"{error}. Correct the value, or declare a wider type in the schema of the source."
+            f"{error}. Correct the value, or declare a wider type in the schema of {declarer}."
         ) from error
     return cast
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate
+from dask_elastic.topology.aggregates.bundle import result_fields
 from dask_elastic.topology.aggregates.operand import Operand
 from dask_elastic.topology.aggregates.partial_results import innermost
 from dask_elastic.topology.expiry_time import check_time_type
@@ -132,11 +133,11 @@ def result_types(operator: Compute, schema: pa.Schema | None) -> dict[str, pa.Da
     {'flights': DataType(int64), 'delay': None}
     """
     assert operator.aggregates is not None
-    return {
-        output: None if bound is None else bound.type
-        for output, aggregate in operator.aggregates.items()
-        for bound in [_bound(operator.name, output, aggregate, schema)]
-    }
+    found: dict[str, pa.DataType | None] = {}
+    for output, aggregate in operator.aggregates.items():
+        bound = _bound(operator.name, output, aggregate, schema)
+        found |= {output: None} if bound is None else {one.name: one.type for one in result_fields(output, bound)}
+    return found
 
 
 def _output(operator: Operator, known: Known) -> Known:

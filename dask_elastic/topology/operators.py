@@ -318,13 +318,15 @@ class Compute:
     def columns(self) -> tuple[str, ...] | None:
         """The columns that it reads, keys and times first.
 
-        None, for all, of functions and if late rows are passed on.
+        None, for all, of functions, of aggregates that read all columns, and if late rows are passed on.
         """
         if self.join is not None:
             return tuple(self.join.input.names)
         windowing = self.windowing
         passes_on = windowing is not None and (windowing.late == "stream" or windowing.null_time == "late")
         if not isinstance(self.logic, Mapping) or passes_on:
+            return None
+        if any(aggregate.reads_all for aggregate in self.logic.values()):
             return None
         read = (column for aggregate in self.logic.values() for column in aggregate.columns)
         return tuple(dict.fromkeys((*self.keys, *(() if windowing is None else windowing.time), *read)))

@@ -19,7 +19,7 @@ Share: TypeAlias = bool | Literal["auto"]
 Spans: TypeAlias = Literal["within", "overlapping"]
 
 MOST_SLICES = 1024
-"""Instances that have more slices than this are merged from too many partials: each has a state of its own instead."""
+"""With more slices in an instance and its allowed lateness, each instance has a state of its own instead."""
 
 MOST = 2**62
 """Times, lengths and gaps are below: their sums are then numbers of 64 bits."""
@@ -241,7 +241,8 @@ class Windowing:
     def shares(self) -> bool:
         """Whether instances share partial results per slice."""
         if self.share == "auto":
-            slices = max((window.length for window in self._event_windows), default=0) // max(1, self.slice)
+            longest = max((window.length for window in self._event_windows), default=0)
+            slices = (longest + self.allowed_lateness) // max(1, self.slice)
             return self.unshared is None and slices <= MOST_SLICES
         return self.share
 
@@ -254,11 +255,17 @@ class Windowing:
             return "rows that stand for spans of time may lie across slices"
         if self.emit == "updates":
             return "emit='updates' would merge all slices of each instance after each batch"
-        if self.allowed_lateness:
-            return "allowed_lateness needs a state for each instance and key, which counts its revisions"
         if sum(-(-window.length // window.frequency) for window in self._event_windows) <= 1:
             return "no row is in two instances"
         return None
+
+    @property
+    def changes_sharing(self) -> bool:
+        """Whether a running job may cease to share partial results, and begin to again.
+
+        Not with allowed lateness: partial results of instances are then those that late rows have corrected.
+        """
+        return self.share == "auto" and self.shares and not self.allowed_lateness
 
     @property
     def revised(self) -> bool:

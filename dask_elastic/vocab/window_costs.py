@@ -22,6 +22,9 @@ class WindowCosts(NamedTuple):
         Results of instances that had a partial of their own, without slices, and the CPU seconds of closing them.
     results, instances : float
         Results of closed instances; and these instances, each as the share of the executor's shards that closed it.
+    corrections, correcting : float
+        Pairs of a row and a closed instance that it corrects, and the CPU seconds of correcting instances of slices; of
+        other instances, they are part of `adding`.
 
     Examples
     --------
@@ -43,6 +46,8 @@ class WindowCosts(NamedTuple):
     closing: float = 0.0
     results: float = 0.0
     instances: float = 0.0
+    corrections: float = 0.0
+    correcting: float = 0.0
 
     @classmethod
     def of_batch(cls, rows: int, pairs: int, seconds: float) -> WindowCosts:
@@ -62,7 +67,7 @@ class WindowCosts(NamedTuple):
     @property
     def seconds(self) -> float:
         """CPU seconds of all of it."""
-        return self.adding + self.merging + self.closing
+        return self.adding + self.merging + self.closing + self.correcting
 
     def plus(self, other: tuple[float, ...]) -> WindowCosts:
         """Return the sums; `other` has the same fields, or none.

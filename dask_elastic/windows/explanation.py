@@ -90,7 +90,8 @@ class WindowExplanation:
         if not windows:
             return None
         if self.shares:
-            return max(window.length for window in windows) // self.windowing.slice
+            longest = max(window.length for window in windows) + self.windowing.allowed_lateness
+            return -(-longest // self.windowing.slice)
         return sum(-(-(window.length + self.windowing.allowed_lateness) // window.frequency) for window in windows)
 
     def __str__(self) -> str:
@@ -125,7 +126,9 @@ class WindowExplanation:
             f"predicted: {own * pace:.3g} CPU seconds per {second}, {other * pace:.3g} with share={not shares}"
         )
         lines.append(self._costs(plan))
-        if other < own and self.windowing.share == "auto" and self.windowing.shares:
+        if self.windowing.allowed_lateness:
+            lines.append(self._corrections())
+        if other < own and self.windowing.changes_sharing:
             wanted = "instances" if shares else "slices"
             lines.append(f"{wanted} would cost less; Job.share({self.operator!r}, {wanted!r}) changes at once to them")
         elif other < own:
@@ -152,6 +155,15 @@ class WindowExplanation:
         lacking = " and ".join(name for key, name in names.items() if key not in units.measured)
         other = f"; {_duration(measured.other)} per row with either plan"
         return f"{text}{other}; measured{f', except {lacking}, as of counts and sums' if lacking else ''}"
+
+    def _corrections(self) -> str:
+        """Return how often late rows correct results, and what that costs."""
+        measured = None if self.measured is None else self.measured.costs
+        if measured is None or not measured.rows:
+            return "corrections: not measured yet"
+        cost = measured.units.correction
+        each = "" if cost is None else f", {_duration(cost)} each with slices"
+        return f"corrections: {measured.corrected:.3g} per row{each}"
 
     def _measured(self, measured: WindowMeasures) -> str:
         cost = "" if measured.row_cost is None else f", {measured.row_cost * 1e9:.0f} ns per row"
@@ -218,7 +230,7 @@ slices, 400 ns per result of instances; those of counts and sums, since nothing 
     else:
         found = measured.costs or MeasuredCosts(COUNTS_AND_SUMS, 0.0, None, 0.0)
         keys = found.keys or max(1.0, measured.state_bytes / PARTIAL_BYTES / per_key)
-        load = window_load(measured.event_rows or measured.rows, keys, found.units, found.other)
+        load = window_load(measured.event_rows or measured.rows, keys, found.units, found.other, found.corrected)
     return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current)
 
 

@@ -56,6 +56,8 @@ class UnitCosts:
         For a result of an instance that has a partial of its own.
     formed : float or None
         For a result that was merged from slices, with all of its merges; None if there is none yet.
+    correction : float or None
+        For a late row and a closed instance of slices that it corrects; None if that is not measured.
     measured : tuple of str
         Which of these are measured; the others are those of counts and sums.
     """
@@ -65,6 +67,7 @@ class UnitCosts:
     merge: float = MERGE_COST
     result: float = RESULT_COST
     formed: float | None = None
+    correction: float | None = None
     measured: tuple[str, ...] = ()
 
 
@@ -111,7 +114,10 @@ def unit_costs(costs: WindowCosts | None) -> UnitCosts:
         found["result"] = costs.closing / costs.apart
     formed = costs.results - costs.apart
     return UnitCosts(
-        **(found | {"batch": batch}), formed=costs.merging / formed if formed > 0 else None, measured=tuple(found)
+        **(found | {"batch": batch}),
+        formed=costs.merging / formed if formed > 0 else None,
+        correction=costs.correcting / costs.corrections if costs.correcting > 0 else None,
+        measured=tuple(found),
     )
 
 
@@ -210,6 +216,8 @@ class MeasuredCosts:
         The instances that were closed, as the mean of the executors.
     rows : float
         The rows of all of this.
+    corrected : float
+        Closed instances that a row corrects, on average.
     """
 
     units: UnitCosts
@@ -217,6 +225,7 @@ class MeasuredCosts:
     keys: float | None
     instances: float
     rows: float = 0.0
+    corrected: float = 0.0
 
 
 def measured_costs(parts: Sequence[PartMeasure]) -> MeasuredCosts:
@@ -250,6 +259,6 @@ def measured_costs(parts: Sequence[PartMeasure]) -> MeasuredCosts:
     other = units.batch * total.batches / rows
     if (weight := sum(count for count, _ in weighted)) > 0:
         busy = sum(count * seconds for count, seconds in weighted) / weight
-        other = max(other, busy - units.row * total.pairs / rows)
+        other = max(other, busy - (units.row * total.pairs + total.correcting) / rows)
     keys = measured_keys([part.costs for part in parts])
-    return MeasuredCosts(units, other, keys, total.instances / len(parts), total.rows)
+    return MeasuredCosts(units, other, keys, total.instances / len(parts), total.rows, total.corrections / rows)

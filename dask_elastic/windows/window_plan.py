@@ -55,6 +55,11 @@ class WindowLoad:
         slices may have fewer keys than instances.
     other_cost : float
         CPU seconds per row that do not depend on the plan: routing, hashing, evaluating columns.
+    corrected : float
+        Closed instances that a row corrects, on average.
+    correction_cost : float or None
+        CPU seconds to correct an instance of slices; None for those of merging its slices, which the first late row of
+        each key does.
 
     Raises
     ------
@@ -74,16 +79,18 @@ class WindowLoad:
     result_cost: float = 0.0
     other_cost: float = 0.0
     formed_cost: float | None = None
+    corrected: float = 0.0
+    correction_cost: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if name == "formed_cost" and value is None:
+            if name in ("formed_cost", "correction_cost") and value is None:
                 continue
             if not (is_number(value) and 0 <= value <= MOST_TOTAL):
                 raise PlanningError(f"{name} is {value!r}: give a finite number, 0 or more.")
 
 
-def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0) -> WindowLoad:
+def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0, corrected: float = 0.0) -> WindowLoad:
     """Return a load with measured costs.
 
     Parameters
@@ -96,6 +103,8 @@ def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0) 
         What rows, merges and results cost.
     other : float
         CPU seconds per row that do not depend on the plan.
+    corrected : float
+        Closed instances that a row corrects, on average.
 
     Returns
     -------
@@ -107,7 +116,8 @@ def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0) 
     >>> window_load(rows=1000, keys=10, costs=UnitCosts(row=5e-8)).row_cost
     5e-08
     """
-    return WindowLoad(rows, costs.row, costs.merge, keys, costs.result, other, costs.formed)
+    priced = costs.row, costs.merge, keys, costs.result, other, costs.formed
+    return WindowLoad(rows, *priced, corrected, costs.correction)
 
 
 @dataclass(frozen=True)
@@ -269,7 +279,9 @@ def _cheaper(windows: tuple[EventWindow, ...], size: int, found: ConsolidationPl
     merges = math.fsum(count * times for count, times in forms) / seconds
     results = found.formed / seconds * load.keys
     merging = merges * load.keys * load.merge_cost if load.formed_cost is None else results * load.formed_cost
-    shared = rows.shared / seconds + merging + other
+    slices = max(window.length for window in windows) // size
+    correction = slices * load.merge_cost if load.correction_cost is None else load.correction_cost
+    shared = rows.shared / seconds + merging + load.rows * load.corrected * correction + other
     separate = rows.separate / seconds + results * load.result_cost + other
     overlap = math.fsum(window.length / window.frequency for window in windows)
     reason = "they cost less"

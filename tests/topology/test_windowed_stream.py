@@ -351,7 +351,7 @@ def compute_of(logic, given="1h", **options):
         ),
         (
             lambda: compute_of(lambda rows, instances: rows, windows.hopping("1h", "10min"), share=True),
-            "share=True shares partial results of aggregates, and a function gets the rows",
+            "share=True shares partial results, but a function without merge= gets the rows",
         ),
         (
             lambda: compute_of(lambda rows, instances: rows, windows.count(5)),

@@ -128,19 +128,27 @@ def test_instances_share_slices_if_a_row_is_in_several():
     assert (HALVES.shares, HALVES.slice) == (True, 5)
     assert not HOURLY.shares
     assert not replace(HALVES, share=False).shares
-    assert not replace(HALVES, allowed_lateness=5).shares
+    assert replace(HALVES, allowed_lateness=5).shares
+    assert not replace(HALVES, allowed_lateness=6000).shares
+    assert replace(HALVES, allowed_lateness=6000, share=True).shares
     assert not Windowing((EventWindow(0, 2000, 1),), ("departure",)).shares
     assert Windowing((EventWindow(0, 2000, 1),), ("departure",), share=True).shares
 
 
 @pytest.mark.parametrize(
     "windowing",
-    [HOURLY, replace(HALVES, allowed_lateness=5), replace(HALVES, emit="updates"), replace(HALVES, time=("a", "b"))],
+    [HOURLY, replace(HALVES, emit="updates"), replace(HALVES, time=("a", "b"))],
     ids=str,
 )
 def test_sharing_where_it_is_not_possible_is_refused(windowing):
     with pytest.raises(TopologyError, match=r"share=True, but .* omit share"):
         replace(windowing, share=True)
+
+
+def test_sharing_changes_without_lateness_and_by_the_cost_model_only():
+    assert HALVES.changes_sharing
+    for change in ({"share": True}, {"share": False}, {"allowed_lateness": 5}, {"emit": "updates"}):
+        assert not replace(HALVES, **change).changes_sharing
 
 
 def test_sharing_that_is_no_choice_is_refused():

@@ -142,7 +142,7 @@ def doubled(**options):
         ),
         (
             lambda: parts_of(logic=lambda rows, instances: rows),
-            "compute 'low': partials=True is for aggregates, which can be merged; write the function as agg.custom",
+            "compute 'low': partials=True is for what can be merged, aggregates and functions with merge=; pass a",
         ),
         (lambda: de.consolidate([parts_of()], by=3), "consolidate: by is 3; give the name of a key column, or a list"),
         (

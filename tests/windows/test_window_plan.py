@@ -54,7 +54,6 @@ def test_instances_are_chosen_where_merging_costs_more_than_rows():
     ("windowing", "reason"),
     [
         (Windowing((tumbling("1h"),), ("at",)), "no row is in two of them"),
-        (replace(FIGURE_7, allowed_lateness=1), "allowed_lateness needs a state for each instance and key"),
         (replace(FIGURE_7, emit="updates"), "emit='updates' would merge all slices of each instance after each batch"),
         (replace(FIGURE_7, time=("at", "until")), "rows that stand for spans of time may lie across slices"),
         (Windowing((hopping("30d", "1us"),), ("at",)), "they consist of too many slices"),
@@ -155,9 +154,32 @@ def test_running_merges_are_planned_where_they_are_fewer():
     assert found.most_merges == 3
 
 
+def test_corrections_count_for_slices_alone():
+    late = replace(FIGURE_7, allowed_lateness=MINUTE)
+    load = replace(LOAD, corrected=0.5)
+    before, after = plan_windows(late, LOAD), plan_windows(late, load)
+    assert (before.partials, after.separate) == ("slices", before.separate)
+    assert after.shared - before.shared == pytest.approx(LOAD.rows * 0.5 * 4 * LOAD.merge_cost)
+    assert plan_windows(late, replace(load, correction_cost=1e-3)).partials == "instances"
+    with pytest.raises(PlanningError, match="corrected is -1"):
+        replace(LOAD, corrected=-1)
+
+
+def test_explanation_tells_what_corrections_cost():
+    late = replace(FIGURE_7, allowed_lateness=MINUTE)
+    assert "corrections: not measured yet" in str(explain_windows("loans", late))
+    costs = WindowCosts(rows=100, batches=1, pairs=100, adding=1e-3, corrections=5, correcting=1e-4)
+    measured = measured_costs([PartMeasure(1e-4, costs)])
+    assert measured.other == pytest.approx(1e-4 - 1e-6 - (1e-3 - measured.units.batch) / 100)
+    found = explain_windows("loans", late, WindowMeasures(100.0, 0.01, 1000, measured))
+    assert "corrections: 0.05 per row, 20 us each with slices" in str(found)
+    assert found.partials_per_key == 5
+    assert "Job.share" not in str(found)
+
+
 def test_explanation_tells_why_there_is_no_alternative():
-    corrected = replace(FIGURE_7, allowed_lateness=MINUTE)
-    found = explain_windows("loans", corrected)
-    assert "the alternative: none, because allowed_lateness needs a state" in str(found)
+    updated = replace(FIGURE_7, allowed_lateness=MINUTE, emit="updates")
+    found = explain_windows("loans", updated)
+    assert "the alternative: none, because emit='updates' would merge all slices" in str(found)
     assert found.partials_per_key == 2 + 2 + 2 + 2
     assert str(explain_windows("visits", Windowing((session("1h"),), ("at",)))).startswith("visits: sessions")

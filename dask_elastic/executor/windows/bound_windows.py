@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.executor.windows.event_times import Times, timestamps
+from dask_elastic.executor.windows.known_cells import keys_at
+from dask_elastic.state.session import Located
 from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import window_fields
@@ -16,6 +19,7 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.vocab.chosen_rows import ChosenRows
 
 
 class BoundWindows(NamedTuple):
@@ -67,6 +71,21 @@ class BoundWindows(NamedTuple):
             columns.append(pa.array(numbers, mask=numbers < 0))
         columns += self.bundle.results(values).values()
         return pa.RecordBatch.from_arrays(columns, schema=self.results)
+
+    def results_now(
+        self,
+        rows: pa.RecordBatch | ChosenRows,
+        keys: Sequence[str],
+        located: Located,
+        chosen: npt.NDArray[np.intp],
+        after: list[Column],
+    ) -> list[pa.RecordBatch]:
+        """Return the results of some of the instances that rows have just changed."""
+        if not len(chosen):
+            return []
+        of_keys = keys_at(rows, keys, located.first.take(chosen))
+        *values, starts, ends, revisions = (column.take(chosen) for column in after)
+        return [self.batch(of_keys.columns, starts, ends, values, revisions)]
 
 
 def bind_windows(operator: Compute, merges: bool, store: KeyedStore, schema: pa.Schema) -> BoundWindows:

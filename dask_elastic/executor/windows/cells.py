@@ -145,8 +145,8 @@ class EventCells:
         self.merges = windowing.shares and not separate
         self._apart = APART if windowing.shares and separate else 0
         longest = max(window.length for window in self.windows) // self.slice
-        # Half a window more than an instance needs, for rows ahead of the watermark.
-        self.places = longest + longest // 2 + 2 if self.merges else 0
+        # Half a window more than an instance and its corrections need, for rows ahead of the watermark.
+        self.places = longest + longest // 2 + 2 + -(-self.lateness // self.slice) if self.merges else 0
 
     def of(self, times: list[Times], reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows, given their times, or begin and end of the spans for which they stand."""
@@ -181,6 +181,14 @@ class EventCells:
             taken = np.logical_or.reduce([spans_.total > spans_.ended(reached) for spans_ in found])
             return self._in_slices(numbers, starts, index, taken, len(times), counts, late_rows)
         return self._in_instances(found, index, len(times), reached, counts, late_rows)
+
+    def of_closed(self, times: Times, reached: int) -> Assigned:
+        """Return the closed instances that rows at points in time still correct; see `of_points`."""
+        numbers, index = self._slices(times)
+        starts = self.offset + numbers * self.slice
+        found = [self._containing(window, starts, starts + self.slice) for window in self.windows]
+        closed = [one._replace(last=np.minimum(one.last, _last_ended(one.window, reached))) for one in found]
+        return self._in_instances(closed, index, len(times), reached, RowCounts(), None)
 
     def of_spans(self, begins: Times, ends: Times, reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows that each stand for a span of time; see `of_points`."""
@@ -292,7 +300,8 @@ class EventCells:
         numbers, index = self._slices(starts)
         begins = self.offset + numbers * self.slice
         found = [self._containing(window, begins, begins + self.slice) for window in self.windows]
-        expired: Mask = np.logical_and.reduce([spans_.total == spans_.ended(reached) for spans_ in found])
+        ended = reached - self.lateness
+        expired: Mask = np.logical_and.reduce([spans_.total == spans_.ended(ended) for spans_ in found])
         return np.broadcast_to(expired, len(starts)) if index is None else expired.take(index)
 
     def _slices(self, times: Times) -> tuple[Numbers, npt.NDArray[np.intp] | None]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.event_times import Times
+from dask_elastic.executor.windows.known_cells import KnownCells
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.session_cells import SessionCells
 from dask_elastic.state.index import Slots
@@ -93,7 +94,7 @@ def merged_slices(
 
     Each is merged from its slices and from the partial of the instance itself, if there is one.
     """
-    stored, ends, hashes, checks = found.values[bound.own :]
+    stored, ends, hashes, checks = found.values[bound.own : bound.own + 4]
     own, starts = has_mark(stored), unmarked(stored)
     values = found.values[: bound.own]
     partials = Partials(bound.bundle, values, starts, hashes, checks, ordinals, (own, ends))
@@ -106,7 +107,7 @@ def merged_slices(
         ]
     )
     firsts = np.concatenate([np.empty(0, np.intp), *(groups.firsts for groups in parts)])
-    expired = np.where(own, ends <= until, cells.expired(starts, ends, until))
+    expired = np.where(own, ends <= until - cells.lateness, cells.expired(starts, ends, until))
     merged = 0 if own.all() else sum(len(groups.partials) for groups in parts)
     return made._replace(firsts=firsts, expired=expired, merged=merged)
 
@@ -138,6 +139,18 @@ def closed_instances(parts: list[tuple[int, int, int, Values]]) -> Closing:
         return found[0] if len(found) == 1 else [_joined(columns) for columns in zip(*found, strict=True)]
 
     return Closing(np.empty(0, np.intp), starts, ends, values_of, np.empty(0, np.bool_))
+
+
+def closing_of(
+    bound: BoundWindows, found: Found, cells: EventCells | SessionCells, known: KnownCells, since: int, until: int
+) -> Closing:
+    """Return the results of cells that a search has found, whatever these are."""
+    if isinstance(cells, SessionCells):
+        return closed_sessions(bound, found, cells.gap, until)
+    if not cells.merges:
+        return closed_cells(bound, found, cells, since, until)
+    hashes, checks = found.values[bound.own + 2 : bound.own + 4]
+    return merged_slices(bound, found, cells, known.ordinals(hashes, checks if checks.any() else None), since, until)
 
 
 def closing_costs(made: Closing | None, share: float, separate: bool, seconds: float) -> WindowCosts:

@@ -112,17 +112,7 @@ class Partials:
 
     def merged(self, groups: Groups, start: int, stop: int) -> list[Column]:
         """Return the state of groups `start` to `stop`, each merged in the order of its slices."""
-        bounds = offsets_of(groups.lengths)
-        firsts, lengths = bounds[start:stop], groups.lengths[start:stop]
-        merged = [column.take(groups.partials.take(firsts)) for column in self._values]
-        for place in range(1, int(lengths.max(initial=0))):
-            having = np.flatnonzero(lengths > place)
-            every = len(having) == len(lengths)
-            left = merged if every else [column.take(having) for column in merged]
-            partials = groups.partials.take(firsts.take(having) + place)
-            after = self._bundle.merge(left, [column.take(partials) for column in self._values])
-            merged = after if every else [_placed(*one, having) for one in zip(merged, after, strict=True)]
-        return merged
+        return merged_groups(self._bundle, self._values, groups, start, stop)
 
 
 def _counted_order(starts: npt.NDArray[np.int64], ordinals: Positions) -> Positions | None:
@@ -186,7 +176,40 @@ class Chains(NamedTuple):
     ends: npt.NDArray[np.int64]
 
 
-def _placed(column: Any, new: Any, places: Positions) -> Any:
+def merged_groups(bundle: Bundle, values: Sequence[Column], groups: Groups, start: int, stop: int) -> list[Column]:
+    """Return the state of groups of partials, each merged in order.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The aggregates.
+    values : sequence of (ndarray or Ragged)
+        The state of the partials.
+    groups : Groups
+        The groups.
+    start, stop : int
+        Which of them.
+
+    Returns
+    -------
+    list of (ndarray or Ragged)
+        One element for each of these groups.
+    """
+    bounds = offsets_of(groups.lengths)
+    firsts, lengths = bounds[start:stop], groups.lengths[start:stop]
+    merged = [column.take(groups.partials.take(firsts)) for column in values]
+    for place in range(1, int(lengths.max(initial=0))):
+        having = np.flatnonzero(lengths > place)
+        every = len(having) == len(lengths)
+        left = merged if every else [column.take(having) for column in merged]
+        partials = groups.partials.take(firsts.take(having) + place)
+        after = bundle.merge(left, [column.take(partials) for column in values])
+        merged = after if every else [placed(*one, having) for one in zip(merged, after, strict=True)]
+    return merged
+
+
+def placed(column: Any, new: Any, places: Positions) -> Any:
+    """Return a column with other values at some places; an array is changed in place."""
     if isinstance(column, Ragged):
         return column.placed(places, new)
     column[places] = new

@@ -129,6 +129,10 @@ class SlicePlaces:
             self._levels[number] = self._levels.get(number, 0) | 2
         return True
 
+    def identities(self, numbers: Numbers) -> list[Numbers]:
+        """Return the numbers by which slices may be identified: of their first place, of the other one, their own."""
+        return [self._at_level(numbers, 0), self._at_level(numbers, 1), numbers]
+
     def starts(self, numbers: Numbers) -> Numbers:
         """Return the begins of slices."""
         return self._cells.offset + numbers * self._cells.slice
@@ -154,8 +158,12 @@ class SlicePlaces:
 
     def added_apart(self) -> None:
         """Note that slices have identities of their own."""
-        self._has_apart = True
+        self.leaves_slots()
         self.forget()
+
+    def leaves_slots(self) -> None:
+        """Note that there are, or were, slots that are not used again."""
+        self._has_apart = True
 
     def forget(self) -> None:
         """Note that slots may not be in the tables, or that slices have been changed other than by rows."""
@@ -201,11 +209,12 @@ class SlicePlaces:
 
         def with_rows(arrays: SlotArrays, window: slice) -> Mask:
             found: Mask = arrays.values[bound.own + 1][window] != NO_END
-            return found
+            # Corrected instances have closed: none is merged from them.
+            return found & ~has_mark(arrays.values[bound.own][window]) if self._cells.lateness else found
 
         self.forget()
         found = self._session.read(with_rows, shards)
-        starts, _, hashes, checks = found.values[bound.own :]
+        starts, _, hashes, checks = found.values[bound.own : bound.own + 4]
         if has_mark(starts).any():
             return False
         numbers = (starts - self._cells.offset) // self._cells.slice

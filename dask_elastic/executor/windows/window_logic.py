@@ -7,7 +7,6 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
@@ -16,22 +15,21 @@ from dask_elastic.executor.windows.bound_windows import BoundWindows, bind_windo
 from dask_elastic.executor.windows.cells import Assigned, EventCells, Numbers
 from dask_elastic.executor.windows.closing import (
     Closing,
-    closed_cells,
     closed_instances,
-    closed_sessions,
     closing_costs,
-    merged_slices,
+    closing_of,
     touched,
 )
+from dask_elastic.executor.windows.corrected_slices import CorrectedSlices
 from dask_elastic.executor.windows.handed_partials import HandedPartials
-from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells, keys_at
+from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
 from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.timed_rows import TimedRows, part_of_rows
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.state.session import Located, Session
-from dask_elastic.state.slot_search import Found, Mask
+from dask_elastic.state.slot_search import Mask
 from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import NO_END
@@ -42,7 +40,7 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
-from dask_elastic.vocab.window_costs import WindowTally
+from dask_elastic.vocab.window_costs import WindowCosts, WindowTally
 from dask_elastic.vocab.window_side import WindowSide
 
 Rows: TypeAlias = pa.RecordBatch | ChosenRows
@@ -82,9 +80,13 @@ class WindowLogic:
         self._known = KnownCells(store, session, groups, self.cells.places)
         self._places: SlicePlaces | None = None
         self._instances: EventCells | None = None
+        self._corrected: CorrectedSlices | None = None
         if isinstance(self.cells, EventCells) and self.cells.merges:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
             self._instances = EventCells(operator.windowing, separate=True)
+            if operator.windowing.allowed_lateness:
+                shared = store, session, self._places, groups, emits
+                self._corrected = CorrectedSlices(operator.windowing, operator.keys, *shared)
         self._emits = emits
         self._bound: BoundWindows | None = None
         self.clock: Callable[[], float] | None = None
@@ -140,10 +142,19 @@ class WindowLogic:
             assigned = cells.of(times, BEGINNING if reached is None else reached, side)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(pa.array(assigned.late)))
+            corrected = None
+            if self._corrected is not None and assigned.counts.corrected:
+                corrected = self._corrected.of(bound, rows, hashes, times[0], BEGINNING if reached is None else reached)
+                began, since = self._began(), began
+                self._note_corrections(assigned, began - since)
             outputs = self._updated(bound, rows, hashes, assigned)
+            if self._corrected is not None:
+                outputs += self._corrected.write(corrected)
             self._separate = separate or side is not None or self._places is None
             if self.clock is not None:
                 self._tally().add_batch(count, assigned.pairs(count), self.clock() - began)
+                if corrected is None and assigned.counts.corrected:
+                    self._note_corrections(assigned, 0.0)
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task
@@ -244,7 +255,8 @@ class WindowLogic:
                 after[place] = np.where(closed, np.where(known, np.maximum(after[place], 0) + 1, 0), after[place])
             if self._emits:
                 # A result that raises leaves the state as it was: its rows may be processed again without others.
-                outputs.extend(self._results_now(bound, rows, located, closed, after))
+                chosen = closed if self.windowing.emit == "closed" else np.ones_like(closed)
+                outputs.extend(bound.results_now(rows, self.operator.keys, located, np.flatnonzero(chosen), after))
             return after
 
         self._session.apply(located, update)
@@ -274,29 +286,10 @@ class WindowLogic:
                 cells = assigned.of_groups(located)
                 own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
             if self.cells.merges:
-                own[2:] = found.identities()
+                own[2:4] = found.identities()
                 if assigned.of_instances:
                     own[0] = marked(own[0])
         return after + own
-
-    def _results_now(
-        self,
-        bound: BoundWindows,
-        rows: Rows,
-        located: Located,
-        closed: npt.NDArray[np.bool_],
-        after: list[Column],
-    ) -> list[pa.RecordBatch]:
-        """Return the results of instances that rows have just changed: the closed ones, or all of them."""
-        first = located.first
-        if self.windowing.emit == "closed":
-            if not closed.any():
-                return []
-            chosen = np.flatnonzero(closed)
-            first, after = first.take(chosen), [column.take(chosen) for column in after]
-        keys = keys_at(rows, self.operator.keys, first)
-        starts, ends, revisions = after[bound.own :]
-        return [bound.batch(keys.columns, starts, ends, after[: bound.own], revisions)]
 
     # partials of shards that have moved
 
@@ -385,18 +378,21 @@ class WindowLogic:
             found = self._session.read(in_question, shards)
             if not len(found.slots):
                 return []
-            self._made = made = self._closing(bound, found, since, until)
+            self._made = made = closing_of(bound, found, self.cells, self._known, since, until)
             keys = self._session.keys_of(found.slots.take(made.firsts), found.layout)
             if keys is not None:
                 break
         outputs = self._results(bound, made, keys, policy) if self._emits and keys.num_rows else []
         while not self._session.remove(found, made.expired):
             found = self._session.read(in_question, shards)
-            made = self._closing(bound, found, since, until)
+            made = closing_of(bound, found, self.cells, self._known, since, until)
         if self._places is not None:
             self._places.expired(until, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
         if made.expired.any() and (self._places is None or has_mark(found.values[bound.own]).any()):
-            self._session.tidy()
+            if self._corrected is None:
+                self._session.tidy()
+            elif self._places is not None:
+                self._places.leaves_slots()
         return outputs
 
     def _closed_by_places(
@@ -414,17 +410,10 @@ class WindowLogic:
                 return None
             outputs = self._results(bound, made, keys, policy) if keys.num_rows else []
         places.remove(bound, shards, until)
+        if self._corrected is not None:
+            self._corrected.expire(bound, shards, until)
         self._made = made._replace(merged=places.take_merged())
         return outputs
-
-    def _closing(self, bound: BoundWindows, found: Found, since: int, until: int) -> Closing:
-        if isinstance(self.cells, SessionCells):
-            return closed_sessions(bound, found, self.cells.gap, until)
-        if not self.cells.merges:
-            return closed_cells(bound, found, self.cells, since, until)
-        hashes, checks = found.values[bound.own + 2 :]
-        ordinals = self._known.ordinals(hashes, checks if checks.any() else None)
-        return merged_slices(bound, found, self.cells, ordinals, since, until)
 
     def _results(
         self, bound: BoundWindows, made: Closing, keys: pa.RecordBatch, policy: ErrorPolicy
@@ -442,6 +431,10 @@ class WindowLogic:
 
     def _began(self) -> float:
         return 0.0 if self.clock is None else self.clock()
+
+    def _note_corrections(self, assigned: Assigned, seconds: float) -> None:
+        if self.clock is not None:
+            self._tally().add(WindowCosts(corrections=assigned.counts.corrected, correcting=seconds))
 
     def _tally(self) -> WindowTally:
         tallies, task = self._store.window_costs, self._session.task

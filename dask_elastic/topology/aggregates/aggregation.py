@@ -29,6 +29,9 @@ class Aggregate(ABC):
     DataType(int64)
     """
 
+    reads_all: bool = False
+    """Whether it reads all columns of its input, also those that `columns` does not name."""
+
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
@@ -68,6 +71,8 @@ class BoundAggregate(ABC):
         The Arrow type of its result.
     reads_chosen : bool
         Whether `update` reads columns by `ChosenRows.column` and `select` alone, so that only these are copied.
+    spreads : bool
+        Whether `type` is a struct, of which each field is a column of the results.
 
     Notes
     -----
@@ -89,6 +94,7 @@ class BoundAggregate(ABC):
     fields: tuple[Field, ...]
     type: pa.DataType
     reads_chosen: bool = False
+    spreads: bool = False
 
     @abstractmethod
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:

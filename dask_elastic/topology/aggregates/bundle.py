@@ -58,7 +58,9 @@ class Bundle:
             for name, bound in self.bound.items()
             for field in bound.fields
         )
-        self.schema: pa.Schema = pa.schema({name: bound.type for name, bound in self.bound.items()})
+        self.schema: pa.Schema = pa.schema(
+            [field for name, bound in self.bound.items() for field in result_fields(name, bound)]
+        )
         self._spans: dict[str, slice] = {}
         start = 0
         for name, bound in self.bound.items():
@@ -118,6 +120,35 @@ class Bundle:
         Returns
         -------
         dict of str to Array
-            One result per key and aggregate.
+            One result per key and column.
         """
-        return {name: bound.result(current[self._spans[name]]) for name, bound in self.bound.items()}
+        found: dict[str, pa.Array] = {}
+        for name, bound in self.bound.items():
+            result = bound.result(current[self._spans[name]])
+            columns = result.flatten() if bound.spreads else [result]
+            found |= {field.name: column for field, column in zip(result_fields(name, bound), columns, strict=True)}
+        return found
+
+
+def result_fields(output: str, bound: BoundAggregate) -> list[pa.Field]:
+    """Return the columns that results have of an aggregate.
+
+    Parameters
+    ----------
+    output : str
+        The output of the aggregate.
+    bound : BoundAggregate
+        The aggregate.
+
+    Returns
+    -------
+    list of Field
+        One column, or one for each field if the aggregate spreads.
+
+    Examples
+    --------
+    >>> from dask_elastic.topology.aggregate import Count
+    >>> result_fields("flights", Count().bind(pa.schema({})))
+    [pyarrow.Field<flights: int64>]
+    """
+    return list(bound.type) if bound.spreads else [pa.field(output, bound.type)]

@@ -39,6 +39,7 @@ class Partial(Aggregate):
 
     def __init__(self, aggregate: Aggregate) -> None:
         self.aggregate = aggregate
+        self.reads_all = aggregate.reads_all
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -153,6 +154,7 @@ class _BoundMerged(BoundAggregate):
         self._column = column
         self.fields = bound.fields
         self.type = bound.type
+        self.spreads = bound.spreads
 
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         state = rows.column(self._column).field(STATE)

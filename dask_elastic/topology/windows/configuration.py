@@ -132,7 +132,7 @@ def _splittable(operator: Compute) -> str:
     """Return how a compute whose windows it completes itself can be split, or why not."""
     assert operator.windowing is not None
     if operator.aggregates is None:
-        return "cannot be split: results of a function are not merged"
+        return "cannot be split: results of a function without merge= are not merged"
     if not isinstance(operator.windowing.windows[0], EventWindow):
         return f"cannot be split: the bounds of {operator.windowing.windows[0]} differ from key to key"
     if operator.windowing.revised:

@@ -60,8 +60,8 @@ def check_function(logic: object, windowing: Windowing, keys: tuple[str, ...], w
         )
     if windowing.share is True:
         raise TopologyError(
-            f"{where}: share=True shares partial results of aggregates, and a function gets the rows; omit share, or "
-            "write the function as agg.custom(...)."
+            f"{where}: share=True shares partial results, but a function without merge= gets the rows of each window; "
+            "pass a merge=, which merges two partial results, or omit share."
         )
     if not callable(logic):
         raise TopologyError(

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from dask_elastic.topology import validation
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.aggregates.partial_results import Partial
+from dask_elastic.topology.logic_level import OutputColumns
 from dask_elastic.topology.operator_output import KeyedOutput, label_of
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
@@ -22,6 +23,7 @@ from dask_elastic.topology.windowing import (
 )
 from dask_elastic.topology.windows.definitions import microseconds, windows_of
 from dask_elastic.topology.windows.event_time import check_spans, time_columns
+from dask_elastic.topology.windows.merged_function import merged_function
 from dask_elastic.topology.windows.one_key import ONE_KEY, OneKey
 from dask_elastic.topology.windows.own_logic import check_function
 from dask_elastic.vocab.errors import TopologyError
@@ -95,6 +97,8 @@ class WindowedStream(KeyedOutput, Generic[S]):
         null_time: NullTimePolicy = "drop",
         partials: bool = False,
         share: Share = "auto",
+        merge: Callable[..., Any] | None = None,
+        output: OutputColumns | None = None,
         executors: int | None = None,
         shards: int = 256,
         store: str | None = None,
@@ -125,6 +129,16 @@ class WindowedStream(KeyedOutput, Generic[S]):
         share : bool or "auto"
             Whether a row is added to one partial result per slice, which its instances share, or to a state of each
             instance. "auto" shares wherever a row is in several instances, up to 1,024 slices in each.
+        merge : callable, optional
+            Makes the function one of partial results, which windows share like those of aggregates; no row waits. It is
+            then called with the rows of a batch in each slice or window of a key. Of batches, as
+            ``function(rows, parts)``, with `Instances` whose table has the keys alone; it returns a row for each part,
+            and ``merge(left, right)`` gets two RecordBatches of partial results, row by row of the same parts. Per key,
+            as ``function(key, rows)``; it returns a dict or None. Per row, as ``function(row, state)``; what it puts
+            into the dict `state` is the partial result. Then ``merge(a, b)`` gets two dicts. It must be associative and
+            commutative, and return for the results of two parts what the function returns for both at once.
+        output : Schema or mapping of str to DataType, optional
+            The columns of the partial results of a function of batches with `merge`; of others, the decorator has them.
         executors : int, optional
             The number of executors into which the key space is divided; 1 for windows over all rows.
         shards : int
@@ -156,9 +170,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
         """
         where = label_of("compute", name)
         windowing = self._with_policies(allowed_lateness, emit, late, null_time, where, share)
-        checked = self._check_logic(logic, windowing, where)
+        checked = self._check_logic(logic, merge, output, windowing, where)
         if partials:
-            checked = _partial(checked, windowing, where)
+            checked = _partial(checked, windowing, self._keys, where)
         if executors is not None:
             validation.check_count(executors, where, "executors", None if self._keys else 1)
         validation.check_count(shards, where, "shards", validation.MOST_SHARDS)
@@ -197,7 +211,14 @@ class WindowedStream(KeyedOutput, Generic[S]):
             )
         return changed
 
-    def _check_logic(self, logic: object, windowing: Windowing, where: str) -> Logic:
+    def _check_logic(self, logic: object, merge: object, output: object, windowing: Windowing, where: str) -> Logic:
+        if merge is not None:
+            return merged_function(logic, merge, output, windowing, self._keys, where)
+        if output is not None:
+            raise TopologyError(
+                f"{where}: output= declares the columns of the partial results that merge= merges; pass this, too, or "
+                "omit output."
+            )
         if not isinstance(logic, Mapping | Aggregate):
             return check_function(logic, windowing, self._keys, where)
         checked = validation.check_logic(logic, self._keys, where)
@@ -213,7 +234,9 @@ class WindowedStream(KeyedOutput, Generic[S]):
 
     def _add_key(self, logic: Logic, windowing: Windowing) -> str:
         columns = None
-        if isinstance(logic, Mapping) and windowing.late != "stream":
+        reads_all = not isinstance(logic, Mapping) or any(aggregate.reads_all for aggregate in logic.values())
+        if not reads_all and windowing.late != "stream":
+            assert isinstance(logic, Mapping)
             read = (column for aggregate in logic.values() for column in aggregate.columns)
             # A map of no columns could not tell how many rows there are.
             columns = tuple(dict.fromkeys((*windowing.time, *read))) or None
@@ -223,15 +246,20 @@ class WindowedStream(KeyedOutput, Generic[S]):
         return name
 
 
-def _partial(logic: Logic, windowing: Windowing, where: str) -> Mapping[str, Aggregate]:
+def _partial(logic: Logic, windowing: Windowing, keys: tuple[str, ...], where: str) -> Mapping[str, Aggregate]:
     if not isinstance(logic, Mapping):
         raise TopologyError(
-            f"{where}: partials=True is for aggregates, which can be merged; write the function as agg.custom(...)."
+            f"{where}: partials=True is for what can be merged, aggregates and functions with merge=; pass a merge."
         )
     if windowing.revised:
         raise TopologyError(
             f"{where}: partial results are merged once; omit allowed_lateness and emit, and give the source slack."
         )
+    for output in logic:
+        if output in keys:
+            raise TopologyError(
+                f"{where}: partial results have a column {output!r}, as a key has; rename the key column."
+            )
     return {output: Partial(aggregate) for output, aggregate in logic.items()}
 
 

@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from distributed import Client
 
@@ -28,6 +29,7 @@ TABLE = pa.table(
         "at": pa.array(TIMES, pa.timestamp("us")),
         "until": pa.array(TIMES + FREQUENCY, pa.timestamp("us")),
         "value": RANDOM.integers(-50, 50, ROWS),
+        "seen": pa.array(TIMES - RANDOM.integers(0, LENGTH, ROWS) * (RANDOM.random(ROWS) < 0.02), pa.timestamp("us")),
     }
 )
 LOGIC = {"rows": agg.Count(), "sum": agg.Sum("value")}
@@ -39,6 +41,16 @@ def summed(rows, instances):
     sums = np.add.reduceat(rows["value"].to_numpy(), instances.offsets[:-1])
     counted = instances.table.append_column("rows", pa.array(np.diff(instances.offsets)))
     return counted.append_column("sum", pa.array(sums))
+
+
+def partly(rows, parts):
+    """Return the number and the sum of the rows of each part."""
+    return {"rows": parts.lengths, "sum": np.add.reduceat(rows["value"].to_numpy(), parts.offsets[:-1])}
+
+
+def added(left, right):
+    """Return the sums of both."""
+    return {name: pc.add(left[name], right[name]) for name in ("rows", "sum")}
 
 
 def topology(folder):
@@ -54,6 +66,11 @@ def topology(folder):
         "counts": keyed.window(de.windows.count(COUNT)).compute(LOGIC, name="counts", **own),
         "joined": keyed.join(keyed, within=("0s", APART / 1e6), name="joined", **own),
     }
+    late = keyed.window(hopping, time="seen")
+    columns = {"rows": pa.int64(), "sum": pa.int64()}
+    results["corrected"] = late.compute(
+        partly, merge=added, output=columns, name="corrected", allowed_lateness=2 * LENGTH / 1e6, share=True, **own
+    )
     spans = keyed.window(LENGTH / 1e6, time=("at", "until"), spans="overlapping")
     results["overlapping"] = spans.compute(LOGIC, name="overlapping", **own)
     parts = keyed.window([LENGTH / 1e6, 2 * LENGTH / 1e6]).compute(LOGIC, name="parts", partials=True, **own)
@@ -78,10 +95,16 @@ def test_each_result_appears_once_when_home_and_remote_tasks_are_killed(small_cl
         wait_until(lambda: newest(job) > first, "a later checkpoint is complete")
         os.kill(pids[home], signal.SIGKILL)
         job.wait(90, progress=False)
-        left = {name: job.state(name).to_arrow().num_rows for name in ("hopping", "functions", "sessions", "joined")}
+        ended = ("hopping", "functions", "sessions", "joined", "corrected")
+        left = {name: job.state(name).to_arrow().num_rows for name in ended}
     assert not any(left.values()), "state is left behind the end"
     for name, wanted in expected().items():
-        found = ds.dataset(tmp_path / name, format="parquet").to_table().to_pandas()[[*wanted]]
+        found = ds.dataset(tmp_path / name, format="parquet").to_table().to_pandas()
+        if name == "corrected":
+            assert not found.duplicated([*INSTANCE, "revision"]).any()
+            assert found["revision"].max() > 0
+            found = found.sort_values("revision").groupby(INSTANCE).tail(1)
+        found = found[[*wanted]]
         found = in_order(found.assign(**{one: microseconds(found[one]) for one in found if one.startswith("window")}))
         pd.testing.assert_frame_equal(found, in_order(wanted), check_dtype=False, obj=name)
 
@@ -89,10 +112,8 @@ def test_each_result_appears_once_when_home_and_remote_tasks_are_killed(small_cl
 def expected():
     """The results over all rows, by pandas; times in microseconds."""
     rows = TABLE.drop_columns(["until"]).to_pandas()
-    rows["at"] = microseconds(rows["at"])
-    first = rows["at"] // FREQUENCY * FREQUENCY
-    moved = [rows.assign(window_start=first - shift * FREQUENCY) for shift in range(LENGTH // FREQUENCY)]
-    hopping = grouped(pd.concat(moved).eval("window_end = window_start + @LENGTH"), INSTANCE)
+    rows["at"], rows["seen"] = microseconds(rows["at"]), microseconds(rows["seen"])
+    hopping, corrected = (hopping_by(rows, column) for column in ("at", "seen"))
     several = [
         rows.assign(window_start=rows["at"] // size * size, window_end=rows["at"] // size * size + size)
         for size in (LENGTH, 2 * LENGTH)
@@ -113,12 +134,20 @@ def expected():
     return {
         "hopping": hopping,
         "functions": hopping,
+        "corrected": corrected,
         "sessions": grouped(ordered, INSTANCE),
         "overlapping": grouped(overlapped, INSTANCE),
         "counts": counts,
         "totals": grouped(pd.concat(several), INSTANCE[1:]),
         "joined": pairs[(pairs["at_right"] - pairs["at"]).between(0, APART)][["k", "value", "value_right"]],
     }
+
+
+def hopping_by(rows, column):
+    """The results of the hopping window by a column of times."""
+    first = rows[column] // FREQUENCY * FREQUENCY
+    moved = [rows.assign(window_start=first - shift * FREQUENCY) for shift in range(LENGTH // FREQUENCY)]
+    return grouped(pd.concat(moved).eval("window_end = window_start + @LENGTH"), INSTANCE)
 
 
 def grouped(rows, by):

@@ -68,13 +68,26 @@ def test_each_row_is_in_the_cells_of_its_instances(windows, times, reached, late
         counts = counts.plus(RowCounts(len(taken) - closed, closed, late))
         if not cells.merges:
             wanted += [(row, *one) for one in taken]
-        elif taken:
+        elif closed < len(taken):
             (slices,) = [(row, start, end) for number, start, end in pairs if number == row]
             assert slices[1] <= time < slices[2]
             assert all(begin <= slices[1] and slices[2] <= end for begin, end in instances)
             wanted.append(slices)
     assert pairs == sorted(wanted)
     assert found.counts == counts
+
+
+@given(windows=WINDOWS, times=TIMES, reached=st.integers(-60, 60), lateness=st.integers(1, 20))
+def test_late_rows_correct_the_closed_instances_that_contain_them(windows, times, reached, lateness):
+    windowing = windowing_of(windows, allowed_lateness=lateness)
+    cells = EventCells(windowing, separate=True)
+    found = cells.of_closed(np.array(times), reached)
+    rows = np.arange(len(times)) if found.rows is None else found.rows
+    of = np.zeros(len(rows), int) if found.cells is None else found.cells
+    pairs = sorted((row, found.starts[cell], found.ends[cell]) for row, cell in zip(rows.tolist(), of, strict=True))
+    every = [(row, *one) for row, time in enumerate(times) for one in containing(windowing.windows, time, time + 1)]
+    assert pairs == sorted(one for one in every if reached - lateness < one[2] <= reached)
+    assert len(pairs) == EventCells(windowing).of_points(np.array(times), reached).counts.corrected
 
 
 @given(window=WINDOW, spans=st.lists(st.tuples(st.integers(-40, 40), st.integers(0, 15)), min_size=1, max_size=20))

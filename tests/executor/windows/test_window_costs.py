@@ -82,12 +82,24 @@ def test_rows_of_instances_are_a_pair_for_each_and_nothing_is_merged():
     assert (task.costs.apart, task.costs.results, task.costs.instances, task.costs.closing) == (8, 8, 4, 1.0)
 
 
-@pytest.mark.parametrize("options", [{"share": False}, {"allowed_lateness": "5us"}])
+@pytest.mark.parametrize("options", [{"share": False}, {"share": False, "allowed_lateness": "5us"}])
 def test_windows_that_share_nothing_have_the_costs_of_instances(options):
     task = Task(HOPPING, **options)
     task.rows([1])
     task.close(10)
     assert (task.costs.pairs, task.costs.apart, task.costs.results, task.costs.instances) == (6, 2, 2, 1)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_corrections_are_counted_apart_where_they_merge_slices(share):
+    task = Task(HOPPING, share=share, allowed_lateness="20us")
+    task.rows([1, 21])
+    task.close(30)
+    before = task.costs
+    task.rows([22])
+    found = task.costs.since(before)
+    assert (found.batches, found.corrections, found.correcting) == (1, 2, 1.0 if share else 0.0)
+    assert (found.pairs, found.adding) == (2 if share else 6, 1.0)
 
 
 def test_close_without_results_is_a_cost_of_the_plan():

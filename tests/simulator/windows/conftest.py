@@ -17,12 +17,16 @@ pytest.register_assert_rewrite(
     "consolidate_scenario",
     "instant_scenario",
     "smooth_scenario",
+    "merged_scenario",
+    "corrected_scenario",
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import consolidate_scenario  # noqa: E402, F401  imported by path
+import corrected_scenario  # noqa: E402, F401  imported by path
 import count_scenario  # noqa: E402, F401  imported by path
 import function_scenario  # noqa: E402, F401  imported by path
 import instant_scenario  # noqa: E402, F401  imported by path
+import merged_scenario  # noqa: E402, F401  imported by path
 import session_scenario  # noqa: E402, F401  imported by path
 import sharing_scenario  # noqa: E402, F401  imported by path
 import smooth_scenario  # noqa: E402, F401  imported by path

@@ -11,7 +11,7 @@ from window_job import WINDOWINGS
 from window_scenario import WindowScenario, WindowSimulation
 
 from dask_elastic.executor import events
-from dask_elastic.executor.windows import window_logic
+from dask_elastic.executor.windows import closing, window_logic
 from dask_elastic.simulator import SimulatedCheckpoint
 from dask_elastic.state.windows.instance_marks import has_mark
 from dask_elastic.topology.windowing import Windowing
@@ -23,7 +23,7 @@ BETWEEN = 60
 AHEAD = 40
 """Microseconds of event time by which changes are planned ahead, at most."""
 
-SHARED = [windowing for windowing in WINDOWINGS if windowing.shares]
+SHARED = [windowing for windowing in WINDOWINGS if windowing.changes_sharing]
 
 
 @dataclass
@@ -46,7 +46,7 @@ class SharingSimulation(WindowSimulation):
 
     def run(self) -> None:
         logic = window_logic.WindowLogic
-        process, merged = logic.process, window_logic.merged_slices
+        process, merged = logic.process, closing.merged_slices
 
         def noted(windows, rows, hashes, *args, reached=None, separate=False, **options):
             self.seen.add((reached, separate))
@@ -57,11 +57,11 @@ class SharingSimulation(WindowSimulation):
             self.mixed += bool(marks.any() and not marks.all())
             return merged(bound, found, *args)
 
-        logic.process, window_logic.merged_slices = noted, counted
+        logic.process, closing.merged_slices = noted, counted
         try:
             super().run()
         finally:
-            logic.process, window_logic.merged_slices = process, merged
+            logic.process, closing.merged_slices = process, merged
 
     def change(self, random: np.random.Generator) -> None:
         """Plan a change for all executors, later than what any of them has reached, and than the changes before."""

@@ -107,7 +107,7 @@ class SharingChanges:
             for summary in record.spec.summaries:
                 windowing = _windowing(summary.windowing)
                 kept = options.strategy(summary.name) in MERGING_AT_TIMES
-                if windowing is not None and windowing.share == AUTO and windowing.shares and not kept:
+                if windowing is not None and windowing.changes_sharing and not kept:
                     try:
                         await self._repeat(record, summary.name, windowing)
                         await self._look_at(record, summary.name, windowing)
@@ -288,12 +288,13 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
     windowing = _windowing(record.spec.summary(operator).windowing)
     if windowing is None:
         raise PlanningError(f"{operator!r} of job {record.name!r} has no aggregates over windows: nothing is shared.")
-    if not windowing.shares or windowing.share != AUTO:
+    if not windowing.changes_sharing:
         why = windowing.unshared or "its instances consist of too many slices"
+        why = "allowed_lateness keeps corrected instances beside slices" if windowing.shares else why
         why = f"share={windowing.share} holds for the life of its state" if windowing.share != AUTO else why
         raise PlanningError(
             f"{operator!r} of job {record.name!r} cannot change: {why}. Only computes with share='auto' change whose "
-            "windows can share slices."
+            "windows can share slices, without allowed_lateness."
         )
     return windowing
 
