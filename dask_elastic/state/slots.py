@@ -87,9 +87,9 @@ class SlotArrays:
         for start in range(0, self.used, size):
             yield slice(start, min(self.used, start + size))
 
-    def portions(self, slots: Slots) -> list[Slots]:
-        """Return slots in parts whose state has a few MiB at most, or is that of one slot."""
-        part = np.cumsum(self.list_bytes(slots) + self.slot_bytes()) // _PORTION_BYTES
+    def portions(self, slots: Slots, nbytes: int = _PORTION_BYTES) -> list[Slots]:
+        """Return slots in parts whose state has `nbytes` at most, or is that of one slot."""
+        part = np.cumsum(self.list_bytes(slots) + self.slot_bytes()) // nbytes
         return [some for some in np.split(slots, np.flatnonzero(np.diff(part)) + 1) if len(some)]
 
     def _fresh(self, field: Field, capacity: int) -> Any:

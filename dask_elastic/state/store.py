@@ -188,26 +188,32 @@ class KeyedStore(StoredKeys):
             state = self._copy(shards, dirty_only, dirty_only if clear is None else clear)
         return encode(state)
 
-    def take_out(self, shard: int) -> pa.RecordBatch | None:
-        """Return the encoded state of a shard, and delete it; with tombstones if changes are marked.
+    def take_portion(self, shard: int, nbytes: int) -> pa.RecordBatch | None:
+        """Return the encoded state of some keys of a shard, and delete it; with tombstones if changes are marked.
 
-        No task may access the shard meanwhile.
+        No task may access the shard meanwhile; those of other shards go on.
 
         Parameters
         ----------
         shard : int
             The shard.
+        nbytes : int
+            The size of the portion, approximately; it has one key at least.
 
         Returns
         -------
         RecordBatch or None
-            As `extract` returns it.
+            As `extract` returns it; None if the shard has no state left, or nothing is declared yet.
         """
         with self._lock:
             if self._keys is None:
                 return None
-            state = self._copy([shard], dirty_only=False, clear=False)
-            self._remove([shard])
+            slots = self._live_of(shard)
+            if not len(slots):
+                return None
+            portion = self.slots.portions(slots, nbytes)[0]
+            state = self.rows_of(portion, np.zeros(len(portion), np.bool_))
+            self.slots.reset(portion, TOMBSTONE if self.track_dirty else EMPTY)
         return encode(state)
 
     def remove(self, shards: Iterable[int]) -> None:
@@ -227,6 +233,12 @@ class KeyedStore(StoredKeys):
         with self._all_gates():
             live = slots[(self.slots.marks.take(slots) & LIVE) != 0]
             self.slots.reset(live, TOMBSTONE if self.track_dirty else EMPTY)
+
+    def _live_of(self, shard: int) -> Slots:
+        """Return the slots of a shard that have state."""
+        slots = self._of_shards([shard])
+        live: Slots = slots[(self.slots.marks.take(slots) & LIVE) != 0]
+        return live
 
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
         """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.
@@ -364,7 +376,9 @@ class KeyedStore(StoredKeys):
             The shards.
         """
         with self._lock:
-            self.slots.reset(self._of_shards(shards))
+            slots = self._of_shards(shards)
+            # The keys of a shard that has left keep their slots until these are packed.
+            self.slots.reset(slots[self.slots.marks.take(slots) != EMPTY])
             self._pack_if_worth_it()
 
     def tidy(self) -> None:

@@ -6,11 +6,15 @@ import pytest
 from instant_scenario import InstantScenario
 
 from dask_elastic.executor.instant_moves import InstantMoves
+from dask_elastic.executor.moving import handed_over, merging
+from dask_elastic.executor.moving.handed_over import HandedOver
+from dask_elastic.executor.moving.handed_state import HandedState
+from dask_elastic.executor.moving.merging import Merging
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.windows.handed_partials import MergedPartials
 from dask_elastic.executor.windows.window_logic import WindowLogic
-from dask_elastic.migration.instant import InstantEvent
+from dask_elastic.state import KeyedStore
 from dask_elastic.vocab.state_record import PartialsMoved
 
 MOST_SEEDS = 100
@@ -37,15 +41,24 @@ def partials_that_a_loss_finds_at_the_target_are_not_merged_again(monkeypatch):
 
 def primary_copy_is_set_aside_and_stays(monkeypatch):
     """The state of the earlier owner is merged, and counts in the primary copy as well."""
-    monkeypatch.setattr(PrimaryState, "take_out", lambda self, shard: self.extract([shard]))
+    taken = set()
+
+    def take(self, shard, nbytes):
+        if (self, shard) in taken:
+            taken.remove((self, shard))
+            return None
+        taken.add((self, shard))
+        return self.extract([shard])
+
+    monkeypatch.setattr(PrimaryState, "take_portion", take)
 
 
 def flush_of_the_source_reaches_the_primary_copy(monkeypatch):
     """What the source flushes after the switch overwrites what the target has flushed."""
     real = InstantMoves.install
 
-    def install(self, task, state, labelled):
-        real(self, task, state, labelled)
+    def install(self, task, state):
+        real(self, task, state)
         self.store.install(state, dirty=self.store.track_dirty)
 
     monkeypatch.setattr(InstantMoves, "install", install)
@@ -53,13 +66,71 @@ def flush_of_the_source_reaches_the_primary_copy(monkeypatch):
 
 def last_changes_of_the_source_are_lost(monkeypatch):
     """The partials are those of the last flush."""
+    real = HandedState.__init__
+    monkeypatch.setattr(HandedState, "__init__", lambda self, parts, changes=(): real(self, parts))
 
-    def install(self, task, state, labelled):
-        handed = self._by_shard.get(labelled)
-        if handed is None or not handed.is_aside:
-            self.store.install(state, dirty=self.store.track_dirty)
 
-    monkeypatch.setattr(InstantMoves, "install", install)
+def flushes_while_portions_are_taken_are_lost(monkeypatch):
+    real = HandedOver.change
+    monkeypatch.setattr(HandedOver, "change", lambda self, state: real(self, state) if self.may_open else None)
+    monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
+
+
+def target_begins_before_all_portions_are_taken(monkeypatch):
+    monkeypatch.setattr(HandedOver, "may_open", property(lambda self: True))
+    monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
+
+
+def cancelled_move_leaves_the_state_aside(monkeypatch):
+    monkeypatch.setattr(HandedOver, "put_back", lambda self, store: None)
+
+
+def state_that_was_taken_out_is_in_the_next_delta(monkeypatch):
+    """A checkpoint has what a shard had before it moved, although its windows have closed."""
+    real = KeyedStore.take_portion
+
+    def take(self, shard, nbytes):
+        tracked, self.track_dirty = self.track_dirty, False
+        try:
+            return real(self, shard, nbytes)
+        finally:
+            self.track_dirty = tracked
+
+    monkeypatch.setattr(PrimaryState, "take_portion", take)
+
+
+def flush_of_the_target_reaches_the_primary_copy_of_a_source_at_home(monkeypatch):
+    monkeypatch.setattr(HandedOver, "aside_of", property(lambda self: self.move.source))
+
+
+def flushes_of_the_target_are_not_put_in_place(monkeypatch):
+    """What the target flushes before a source at home has left is missing if the target is lost."""
+
+    def put(self, store):
+        self._changed.clear()
+        self.is_aside = False
+        return False
+
+    monkeypatch.setattr(HandedOver, "_put_portion", put)
+
+
+def flushes_while_those_of_the_target_are_put_in_place_are_overtaken(monkeypatch):
+    """The newest flush is put in place before older ones."""
+    monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
+    monkeypatch.setattr(HandedOver, "_put_portion", _newest_first(HandedOver._put_portion))
+
+
+def state_of_a_source_at_home_is_taken_while_it_works(monkeypatch):
+    real = InstantMoves._send_label
+
+    def send(self, move):
+        handed = self._by_shard[move.shard]
+        if not handed.source_at_home:
+            return real(self, move)
+        handed.is_free = True
+        return real(self, move) + self._set_aside(move.shard)
+
+    monkeypatch.setattr(InstantMoves, "_send_label", send)
 
 
 def partials_replace_what_the_target_has(monkeypatch):
@@ -77,24 +148,12 @@ def partials_are_dropped(monkeypatch):
 def checkpoint_is_made_without_the_partials(monkeypatch):
     """The primary copy is copied while partials are on their way."""
     monkeypatch.setattr(InstantMoves, "has_partials", property(lambda self: False))
-    monkeypatch.setattr(InstantMoves, "cut_due", lambda self: None)
+    monkeypatch.setattr(InstantMoves, "lacks_state", property(lambda self: False))
 
 
 def source_takes_part_although_it_closes(monkeypatch):
     """A move begins while the source processes a state record, which a loss lets the target repeat."""
-    monkeypatch.setattr(
-        InstantMoves,
-        "_ready",
-        staticmethod(
-            lambda source: (
-                InstantEvent.SOURCE_READY
-                if not source.at_home
-                else None
-                if source.in_flight
-                else InstantEvent.SOURCE_IDLE
-            )
-        ),
-    )
+    monkeypatch.setattr(InstantMoves, "_may_begin", lambda self, handed, source: handed.may_open)
 
 
 def partials_of_a_lost_source_are_forgotten(monkeypatch):
@@ -103,7 +162,7 @@ def partials_of_a_lost_source_are_forgotten(monkeypatch):
     def inherit(self, heirs, now):
         for handed in self._by_shard.values():
             if handed.move.source not in self.routes.tasks and not handed.move.has_left:
-                handed.partials = None
+                handed._parts.clear()
                 handed._changed.clear()
         return real(self, heirs, now)
 
@@ -112,15 +171,24 @@ def partials_of_a_lost_source_are_forgotten(monkeypatch):
 
 def partials_that_follow_are_forgotten(monkeypatch):
     """Only the first part of the partials is merged."""
-    real = InstantMoves._feed
+    real = Merging.first
 
-    def feed(self, shard, parts, now):
-        found = real(self, shard, parts, now)
-        parts.clear()
+    def first(self, shard, state, now):
+        found = real(self, shard, state, now)
+        if shard in self._left:
+            self._left[shard] = HandedState([])
         return found
 
-    monkeypatch.setattr("dask_elastic.executor.instant_moves.MERGED_ROWS", 1)
-    monkeypatch.setattr(InstantMoves, "_feed", feed)
+    monkeypatch.setattr(merging, "MERGED_ROWS", 1)
+    monkeypatch.setattr(Merging, "first", first)
+
+
+def _newest_first(real):
+    def put(self, store):
+        self._changed.rotate(1)
+        return real(self, store)
+
+    return put
 
 
 MUTANTS = [
