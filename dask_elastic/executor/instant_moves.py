@@ -191,12 +191,15 @@ class InstantMoves:
         return self._act(handed, handed.move.handle(event), now)
 
     def cut_due(self, now: float) -> list[Instruction]:
-        """Cancel moves of which nothing has begun, since the primary copy is about to be copied; no source stays."""
+        """Let moves end, since the primary copy is about to be copied: no source stays, and what can be is cancelled."""
         instructions: list[Instruction] = []
         for handed in list(self._by_shard.values()):
-            waits = handed.move.phase is InstantPhase.WAITING and not handed.is_aside
-            if waits or handed.move.phase is InstantPhase.STAYING:
-                instructions += self._act(handed, handed.move.handle(InstantEvent.CUT_DUE), now)
+            move = handed.move
+            if move.phase is InstantPhase.WAITING and handed.is_aside:
+                # The copy waits until what is set aside has been merged.
+                move.smooth = False
+            elif move.phase in (InstantPhase.WAITING, InstantPhase.STAYING):
+                instructions += self._act(handed, move.handle(InstantEvent.CUT_DUE), now)
         return instructions
 
     def task_drains(self, task: int, now: float) -> list[Instruction]:

@@ -107,12 +107,30 @@ def test_flush_waits_for_all_partials_before_a_record(executor, monkeypatch):
     assert SHARD not in executor.moves
 
 
+def a_remote_shard(executor, shard):
+    """Let the task on the other node own a shard, without state."""
+    executor.store.revoke(shard)
+    executor.routes.pause(shard)
+    executor.routes.resume(shard, FAR)
+
+
+def test_checkpoint_waits_for_the_partials_that_are_set_aside(executor):
+    a_remote_shard(executor, 1)
+    executor.handle(events.MoveShard(1, AT_HOME), 0.0)
+    assert executor.handle(events.BarriersAligned(5), 0.0) == []
+    assert not executor.moves.instant.set_portion_aside(1)
+    executor.handle(events.StateSetAside(1), 0.0)
+    assert executor.moves.instant.open(1, AT_HOME)
+    begun = executor.handle(events.StateInstalled(1, AT_HOME), 0.0)
+    assert not [one for one in begun if isinstance(one, do.RequestFlush)]
+    left = executor.take_back(m.LabelReturned(FAR, 1, -1, None), 0.0)
+    assert [one.task for one in left if isinstance(one, do.RequestFlush)] == [FAR]
+
+
 def test_flush_waits_while_the_primary_copy_of_a_remote_source_is_set_aside(executor):
     far = 1
     executor.handle(events.FlushDue(TOKEN), 0.0)
-    executor.store.revoke(far)
-    executor.routes.pause(far)
-    executor.routes.resume(far, FAR)
+    a_remote_shard(executor, far)
     begun = executor.handle(events.MoveShard(far, AT_HOME), 0.0)
     assert begun == [do.SetAside(far)]
     assert completed(a_flush(executor)) == []
@@ -125,9 +143,7 @@ def test_flush_waits_while_the_primary_copy_of_a_remote_source_is_set_aside(exec
 
 def test_shards_are_set_aside_one_after_the_other(executor):
     for shard in (1, 3):
-        executor.store.revoke(shard)
-        executor.routes.pause(shard)
-        executor.routes.resume(shard, FAR)
+        a_remote_shard(executor, shard)
     first = executor.handle(events.MoveShard(1, AT_HOME), 0.0)
     second = executor.handle(events.MoveShard(3, AT_HOME), 0.0)
     assert (first, second) == ([do.SetAside(1)], [])

@@ -6,15 +6,13 @@ import pytest
 from instant_scenario import InstantScenario
 
 from dask_elastic.executor.instant_moves import InstantMoves
-from dask_elastic.executor.moving import handed_over, merging
-from dask_elastic.executor.moving.handed_over import HandedOver
+from dask_elastic.executor.moving import merging
 from dask_elastic.executor.moving.handed_state import HandedState
 from dask_elastic.executor.moving.merging import Merging
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.windows.handed_partials import MergedPartials
 from dask_elastic.executor.windows.window_logic import WindowLogic
-from dask_elastic.state import KeyedStore
 from dask_elastic.vocab.state_record import PartialsMoved
 
 MOST_SEEDS = 100
@@ -70,69 +68,6 @@ def last_changes_of_the_source_are_lost(monkeypatch):
     monkeypatch.setattr(HandedState, "__init__", lambda self, parts, changes=(): real(self, parts))
 
 
-def flushes_while_portions_are_taken_are_lost(monkeypatch):
-    real = HandedOver.change
-    monkeypatch.setattr(HandedOver, "change", lambda self, state: real(self, state) if self.may_open else None)
-    monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
-
-
-def target_begins_before_all_portions_are_taken(monkeypatch):
-    monkeypatch.setattr(HandedOver, "may_open", property(lambda self: True))
-    monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
-
-
-def cancelled_move_leaves_the_state_aside(monkeypatch):
-    monkeypatch.setattr(HandedOver, "put_back", lambda self, store: None)
-
-
-def state_that_was_taken_out_is_in_the_next_delta(monkeypatch):
-    """A checkpoint has what a shard had before it moved, although its windows have closed."""
-    real = KeyedStore.take_portion
-
-    def take(self, shard, nbytes):
-        tracked, self.track_dirty = self.track_dirty, False
-        try:
-            return real(self, shard, nbytes)
-        finally:
-            self.track_dirty = tracked
-
-    monkeypatch.setattr(PrimaryState, "take_portion", take)
-
-
-def flush_of_the_target_reaches_the_primary_copy_of_a_source_at_home(monkeypatch):
-    monkeypatch.setattr(HandedOver, "aside_of", property(lambda self: self.move.source))
-
-
-def flushes_of_the_target_are_not_put_in_place(monkeypatch):
-    """What the target flushes before a source at home has left is missing if the target is lost."""
-
-    def put(self, store):
-        self._changed.clear()
-        self.is_aside = False
-        return False
-
-    monkeypatch.setattr(HandedOver, "_put_portion", put)
-
-
-def flushes_while_those_of_the_target_are_put_in_place_are_overtaken(monkeypatch):
-    """The newest flush is put in place before older ones."""
-    monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
-    monkeypatch.setattr(HandedOver, "_put_portion", _newest_first(HandedOver._put_portion))
-
-
-def state_of_a_source_at_home_is_taken_while_it_works(monkeypatch):
-    real = InstantMoves._send_label
-
-    def send(self, move):
-        handed = self._by_shard[move.shard]
-        if not handed.source_at_home:
-            return real(self, move)
-        handed.is_free = True
-        return real(self, move) + self._set_aside(move.shard)
-
-    monkeypatch.setattr(InstantMoves, "_send_label", send)
-
-
 def partials_replace_what_the_target_has(monkeypatch):
     def update(self, current, rows, grouping):
         positions = rows.column("__position").to_numpy().take(grouping.rows)
@@ -143,12 +78,6 @@ def partials_replace_what_the_target_has(monkeypatch):
 
 def partials_are_dropped(monkeypatch):
     monkeypatch.setattr(WindowLogic, "merge", lambda self, batch, policy: None)
-
-
-def checkpoint_is_made_without_the_partials(monkeypatch):
-    """The primary copy is copied while partials are on their way."""
-    monkeypatch.setattr(InstantMoves, "has_partials", property(lambda self: False))
-    monkeypatch.setattr(InstantMoves, "lacks_state", property(lambda self: False))
 
 
 def source_takes_part_although_it_closes(monkeypatch):
@@ -181,14 +110,6 @@ def partials_that_follow_are_forgotten(monkeypatch):
 
     monkeypatch.setattr(merging, "MERGED_ROWS", 1)
     monkeypatch.setattr(Merging, "first", first)
-
-
-def _newest_first(real):
-    def put(self, store):
-        self._changed.rotate(1)
-        return real(self, store)
-
-    return put
 
 
 MUTANTS = [
