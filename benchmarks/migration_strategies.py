@@ -1,16 +1,16 @@
 """Latency while shards of windows move between two workers as load changes: Enorm, section 7.5 and Figure 13.
 
-One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper; `--fields`
-aggregates for each key make the state of a shard as large as that of a Java program, since it is the state that makes a
-migration slow. After a time without changes, the load of the shards that one worker has had rises by half, gradually, and
-stays; then that of the other's, and so on: the paper's change, with seconds in the place of minutes. Every `--every`
-seconds one shard moves from the task with more load to the other one, by each strategy: the one that evens them best.
-The costs are those of the engine: nothing is emulated.
+One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper.
+`--fields` aggregates for each key make the state of a shard as large as that of a Java program, since it is the state
+that makes a migration slow. After a time without changes, the load of the shards that one worker had at first rises by
+half, gradually, and stays; then that of the others, and so on: the paper's change, with seconds in the place of minutes.
+Every `--every` seconds a shard moves from the task with more load to the other one, by each strategy: the one that evens
+them best. The costs are those of the engine: nothing is emulated.
 
-Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores that is in use, and
-the latencies to the end of processing of the rows that are due in the second after the request of a move, of the others,
-and of all. With `--close`, windows of that length close, and the latencies are also those of results, from the end of
-their window to the sink: of windows that end within the second after a request, and of the others.
+Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores
+that is in use, and the latencies to the end of processing of the rows that are due in the second after the request of a
+move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
+results, from the end of their window to the sink.
 
     python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 12000] [--every 2] [--keys 50000]
         [--fields 128] [--only smooth] [--close 4s]
@@ -79,6 +79,11 @@ def run(client: Client, strategy: str, given: argparse.Namespace) -> dict[str, A
     for kind in ("rows", "results") if given.close else ("rows",):
         found[kind] = _of_kind(client, kind, np.array(requested))
     return found
+
+
+def _runs(job: de.Job, seconds: float) -> bool:
+    """Wait some seconds; returns whether the job still runs."""
+    return bool(job._ask(Wait(job.name, seconds)).status.value == "running")
 
 
 def _cpu(client: Client) -> float:

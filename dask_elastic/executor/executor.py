@@ -285,7 +285,8 @@ class ElasticExecutor(ExecutorParts):
                 return []
         if message.state is not None:
             # Installing takes long: not under the lock that every batch takes.
-            self.moves.instant.install(message.task, message.state)
+            labelled = message.shard if isinstance(message, LabelReturned) else None
+            self.moves.instant.install(message.task, message.state, labelled)
         with self.lock:
             if isinstance(message, LabelReturned):
                 sender.pending.leave(message.shard, message.through)

@@ -191,7 +191,7 @@ class InstantMoves:
         return self._act(handed, handed.move.handle(event), now)
 
     def cut_due(self, now: float) -> list[Instruction]:
-        """Let moves end, since the primary copy is about to be copied: no source stays, and what can be is cancelled."""
+        """Let no source stay, since the primary copy is about to be copied, and cancel moves that have not begun."""
         instructions: list[Instruction] = []
         for handed in list(self._by_shard.values()):
             move = handed.move
@@ -236,7 +236,7 @@ class InstantMoves:
             handed.begin(self._empty())
         return True
 
-    def install(self, task: int, state: pa.RecordBatch) -> None:
+    def install(self, task: int, state: pa.RecordBatch, labelled: int | None) -> None:
         """Apply the dirty state of a remote task to the primary copy, or to what is set aside of it.
 
         Parameters
@@ -245,6 +245,8 @@ class InstantMoves:
             The task.
         state : RecordBatch
             Its state.
+        labelled : int or None
+            The shard whose label the state came with.
         """
         for shard, handed in tuple(self._by_shard.items()):
             if handed.aside_of != task or not handed.is_aside or handed.move.has_left:
@@ -252,6 +254,9 @@ class InstantMoves:
             of_shard = pc.equal(state.column(IDENTITY.index("__shard")), shard)
             handed.change(state.filter(of_shard))
             state = state.filter(pc.invert(of_shard))
+            if shard == labelled and not handed.source_at_home:
+                # Not under the executor's lock, when the label is handled.
+                handed.state()
         self.store.install(state, dirty=self.store.track_dirty)
 
     def _empty(self) -> KeyedStore:
@@ -396,7 +401,7 @@ class InstantMoves:
 
     def _merge(self, handed: HandedOver, now: float) -> list[Instruction]:
         move = handed.move
-        shard, parts = move.shard, handed.take_state()
+        shard, parts = move.shard, handed.state()
         del self._by_shard[shard]
         left_behind = [*map(mixed, handed.left_behind)]
         if not self.routes.table.paused[shard]:

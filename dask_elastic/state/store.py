@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -188,33 +188,47 @@ class KeyedStore(StoredKeys):
             state = self._copy(shards, dirty_only, dirty_only if clear is None else clear)
         return encode(state)
 
-    def take_portion(self, shard: int, nbytes: int) -> pa.RecordBatch | None:
-        """Return the encoded state of some keys of a shard, and delete it; with tombstones if changes are marked.
+    def portions_of(self, shard: int, nbytes: int) -> Iterator[pa.RecordBatch]:
+        """Take the state of a shard out in portions: yield each encoded, after deleting it.
 
-        No task may access the shard meanwhile; those of other shards go on.
+        Deleted state leaves tombstones if changes are marked. No task may access the shard meanwhile; those of other
+        shards go on, since nothing is locked between two portions.
 
         Parameters
         ----------
         shard : int
             The shard.
         nbytes : int
-            The size of the portion, approximately; it has one key at least.
+            The size of a portion, at most, if it has more than one key.
 
-        Returns
-        -------
-        RecordBatch or None
-            As `extract` returns it; None if the shard has no state left, or nothing is declared yet.
+        Yields
+        ------
+        RecordBatch
+            As `extract` returns it.
         """
-        with self._lock:
-            if self._keys is None:
-                return None
-            slots = self._live_of(shard)
-            if not len(slots):
-                return None
-            portion = self.slots.portions(slots, nbytes)[0]
-            state = self.rows_of(portion, np.zeros(len(portion), np.bool_))
-            self.slots.reset(portion, TOMBSTONE if self.track_dirty else EMPTY)
-        return encode(state)
+        start, layout = 0, self.layout
+        while True:
+            with self._lock:
+                if layout != self.layout:
+                    # The slots have other numbers.
+                    start, layout = 0, self.layout
+                slots = self._next_of(shard, start)
+                if not len(slots):
+                    return
+                portion = self.slots.portions(slots, nbytes)[0]
+                state = self.rows_of(portion, np.zeros(len(portion), np.bool_))
+                self.slots.reset(portion, TOMBSTONE if self.track_dirty else EMPTY)
+                start = int(portion[-1]) + 1
+            yield encode(state)
+
+    def _next_of(self, shard: int, start: int) -> Slots:
+        """Return some slots of a shard that have state, the first ones from a slot on; none if there are none."""
+        for window in self.slots.windows(start=start):
+            marks = self.slots.marks[window]
+            found: Slots = np.flatnonzero((self.slots.shards[window] == shard) & ((marks & LIVE) != 0))
+            if len(found):
+                return found + window.start
+        return np.empty(0, np.intp)
 
     def remove(self, shards: Iterable[int]) -> None:
         """Delete the state of shards, with tombstones if changes are marked; no task may access the shards meanwhile.
@@ -233,12 +247,6 @@ class KeyedStore(StoredKeys):
         with self._all_gates():
             live = slots[(self.slots.marks.take(slots) & LIVE) != 0]
             self.slots.reset(live, TOMBSTONE if self.track_dirty else EMPTY)
-
-    def _live_of(self, shard: int) -> Slots:
-        """Return the slots of a shard that have state."""
-        slots = self._of_shards([shard])
-        live: Slots = slots[(self.slots.marks.take(slots) & LIVE) != 0]
-        return live
 
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
         """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.

@@ -51,7 +51,7 @@ def values_in(store):
 
 
 def handed_values(handed):
-    state = handed.take_state()
+    state = handed.state()
     parts = [*iter(lambda: state.take(100), None)]
     return {key: value for part in parts for key, value in zip(part["key"].to_pylist(), part["value"].to_pylist(),
                                                               strict=True)}  # fmt: skip

@@ -265,7 +265,7 @@ def test_state_that_is_taken_out_leaves_tombstones_for_the_next_delta(nbytes: in
     store.extract(dirty_only=True)
     before = counts(store)
     of_shard = counts(store, [1])
-    portions = [*iter(lambda: store.take_portion(1, nbytes), None)]
+    portions = [*store.portions_of(1, nbytes)]
     assert len(portions) == expected
     assert counts(store) == {key: seen for key, seen in before.items() if key not in of_shard}
     delta = store.extract(dirty_only=True)

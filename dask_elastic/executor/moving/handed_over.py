@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -12,7 +14,9 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.migration.instant import InstantMove
 from dask_elastic.state.store import KeyedStore
 
-PORTION_BYTES = 1 << 20
+Portions: TypeAlias = Iterator[pa.RecordBatch]
+
+PORTION_BYTES = 1 << 18
 """Bytes of state that are moved within the home at a time; events, and keys that are new to the store, wait as long."""
 
 
@@ -46,8 +50,8 @@ class HandedOver:
     """
 
     __slots__ = (
-        "_changed", "_parts", "_store", "has_arrived", "is_aside", "is_free", "is_taken", "left_behind", "move",
-        "source_at_home",
+        "_changed", "_parts", "_portions", "_state", "_store", "has_arrived", "is_aside", "is_free", "is_taken",
+        "left_behind", "move", "source_at_home",
     )  # fmt: skip
 
     def __init__(self, move: InstantMove, source_at_home: bool = False):
@@ -61,6 +65,8 @@ class HandedOver:
         self._parts: deque[pa.RecordBatch] = deque()
         self._changed: deque[pa.RecordBatch] = deque()
         self._store: KeyedStore | None = None
+        self._portions: Portions | None = None
+        self._state: HandedState | None = None
 
     @property
     def aside_of(self) -> int:
@@ -111,7 +117,8 @@ class HandedOver:
         if not (self.is_aside and self.is_free):
             return False
         if not self.is_taken:
-            part = store.take_portion(self.move.shard, PORTION_BYTES)
+            self._portions = self._portions or store.portions_of(self.move.shard, PORTION_BYTES)
+            part = next(self._portions, None)
             if part is not None:
                 self._take(part)
                 return True
@@ -158,11 +165,11 @@ class HandedOver:
         self._store = None
         self.is_aside = False
 
-    def take_state(self) -> HandedState:
-        """Return the state of the earlier owner, to which nothing is added any more."""
-        if self.source_at_home:
-            return HandedState(self._parts)
-        if self._store is not None and (state := self._store.extract()) is not None:
-            self._parts.append(state)
-        self._store = None
-        return HandedState(self._parts, self._changed)
+    def state(self) -> HandedState:
+        """Return the state of the earlier owner, to which nothing is added any more; takes time when called first."""
+        if self._state is None:
+            if not self.source_at_home and self._store is not None:
+                state, self._store = self._store.extract(), None
+                self._parts.extend([] if state is None else [state])
+            self._state = HandedState(self._parts, () if self.source_at_home else self._changed)
+        return self._state

@@ -93,7 +93,7 @@ class Tasks:
     def hand_over(self, shard, task):
         """Let a task begin with a shard, without the state that this has so far."""
         self.merge()
-        for state in iter(lambda: self.store.take_portion(shard, PORTION_BYTES), None):
+        for state in self.store.portions_of(shard, PORTION_BYTES):
             described = {**state.schema.metadata, INPUT_SCHEMA: SCHEMA.serialize().to_pybytes()}
             self.handed.append((shard, state.replace_schema_metadata(described)))
         self.store.revoke(shard)

@@ -39,24 +39,15 @@ def partials_that_a_loss_finds_at_the_target_are_not_merged_again(monkeypatch):
 
 def primary_copy_is_set_aside_and_stays(monkeypatch):
     """The state of the earlier owner is merged, and counts in the primary copy as well."""
-    taken = set()
-
-    def take(self, shard, nbytes):
-        if (self, shard) in taken:
-            taken.remove((self, shard))
-            return None
-        taken.add((self, shard))
-        return self.extract([shard])
-
-    monkeypatch.setattr(PrimaryState, "take_portion", take)
+    monkeypatch.setattr(PrimaryState, "portions_of", lambda self, shard, nbytes: iter([self.extract([shard])]))
 
 
 def flush_of_the_source_reaches_the_primary_copy(monkeypatch):
     """What the source flushes after the switch overwrites what the target has flushed."""
     real = InstantMoves.install
 
-    def install(self, task, state):
-        real(self, task, state)
+    def install(self, task, state, labelled):
+        real(self, task, state, labelled)
         self.store.install(state, dirty=self.store.track_dirty)
 
     monkeypatch.setattr(InstantMoves, "install", install)

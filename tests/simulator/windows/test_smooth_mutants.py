@@ -60,7 +60,7 @@ def flush_of_the_target_reaches_the_primary_copy_of_the_source(monkeypatch):
 
 
 def partials_of_a_source_that_leaves_early_are_dropped(monkeypatch):
-    monkeypatch.setattr(HandedOver, "take_state", lambda self: HandedState([]))
+    monkeypatch.setattr(HandedOver, "state", lambda self: HandedState([]))
 
 
 def what_waited_for_the_source_is_dropped(monkeypatch):
