@@ -3,9 +3,9 @@
 One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper.
 `--fields` aggregates for each key make the state of a shard as large as that of a Java program, since it is the state
 that makes a migration slow. After a time without changes, the load of the shards that one worker had at first rises by
-half, gradually, and stays; then that of the others, and so on: the paper's change, with seconds in the place of minutes.
-Every `--every` seconds a shard moves from the task with more load to the other one, by each strategy: the one that evens
-them best. The costs are those of the engine: nothing is emulated.
+half, gradually, and stays; then that of the others, and so on: the change of the paper, in seconds for its minutes.
+Every `--every` seconds a shard moves from the task with more load to the other one, by each strategy: the one that
+evens them best. The costs are those of the engine: nothing is emulated.
 
 Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores
 that is in use, and the latencies to the end of processing of the rows that are due in the second after the request of a
