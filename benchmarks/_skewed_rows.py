@@ -12,55 +12,68 @@ import pyarrow as pa
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 
-SHARDS = 8
+SHARDS = 16
 BATCH_SECONDS = 0.02
-WARM_SECONDS = 6.0
-PERIOD = 6.0
-"""Seconds for which the load of one half of the shards rises."""
+RISE = 6.0
+HELD = 4.0
+"""Seconds in which the rate of one half of the shards rises by half, and for which it stays; the paper has minutes."""
 
-_timed: list[tuple[np.ndarray, np.ndarray]] = []
+_notes: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"rows": [], "results": []}
 _lock = threading.Lock()
 
 
-def keyed_rows(seconds: float, rate: float, keys: int) -> Iterator[pa.RecordBatch]:
-    """Yield every key once, then random keys; the shares of the even and of the odd shards change."""
+def side_rates(at: float) -> tuple[float, float]:
+    """Return the rates of the even and of the odd shards, as multiples of the first one, some seconds after warming."""
+    side, of_period = divmod(max(at, 0.0), RISE + HELD)
+    risen = 1 + 0.5 * min(of_period / RISE, 1.0)
+    return (risen, 1.0) if int(side) % 2 == 0 else (1.0, risen)
+
+
+def keyed_rows(seconds: float, warm: float, rate: float, keys: int) -> Iterator[pa.RecordBatch]:
+    """Yield every key once while warming, then random keys; the rates of the even and of the odd shards change."""
     random = np.random.default_rng(0)
     every = np.arange(SHARDS * keys)
     hashes = hash_columns(pa.record_batch({"key": every}), ("key",))
     odd = KeySpace(1, SHARDS).shard_of(hashes) % 2 == 1
     sides = every[~odd], every[odd]
-    first = np.array_split(every, 100)
-    size = int(rate * BATCH_SECONDS)
+    first = np.array_split(random.permutation(every), int(warm / BATCH_SECONDS / 2))
+    half = rate * BATCH_SECONDS / 2
     began = time.time()
-    for number in range(int(seconds / BATCH_SECONDS)):
+    for number in range(int((warm + seconds) / BATCH_SECONDS)):
         at = number * BATCH_SECONDS
         if number < len(first):
             chosen = first[number]
-            random.shuffle(chosen)
         else:
-            # The rate of one side rises by half, within a period.
-            side, risen = int(at / PERIOD) % 2, 0.5 * (at % PERIOD) / PERIOD
-            counts = [size // 2, int(size * (0.5 + risen / 2))]
-            chosen = np.concatenate([random.choice(sides[side - 1], counts[0]), random.choice(sides[side], counts[1])])
+            rates = side_rates(at - warm)
+            picked = [random.choice(side, int(half * risen)) for side, risen in zip(sides, rates, strict=True)]
+            chosen = random.permutation(np.concatenate(picked))
         time.sleep(max(0.0, began + at - time.time()))
-        due = np.full(len(chosen), began + at if at > WARM_SECONDS else np.nan)
-        now = pa.array(np.full(len(chosen), int(at * 1e6)), pa.timestamp("us"))
+        due = np.full(len(chosen), began + at if at > warm else np.nan)
+        now = pa.array(np.full(len(chosen), int((began + at) * 1e6)), pa.timestamp("us"))
         yield pa.record_batch({"key": chosen, "value": chosen.astype(float), "due": due, "at": now})
 
 
 def timed(batch: pa.RecordBatch) -> pa.Array:
     """Return the values, and record the latencies of the rows."""
-    waited = time.time() - batch["due"].to_numpy()
-    with _lock:
-        _timed.append((batch["due"].to_numpy(), waited))
+    _note("rows", batch["due"].to_numpy(), time.time())
     return batch["value"]
 
 
-def take_latencies() -> tuple[np.ndarray, np.ndarray]:
-    """Return when the rows in this process were due, and how long each waited, and begin again."""
-    global _timed
+def timed_results(batch: pa.RecordBatch) -> None:
+    """Record how long after the end of its window each result has come; the function of a sink."""
+    ends = batch["window_end"].cast(pa.int64()).to_numpy() / 1e6
+    _note("results", ends, time.time())
+
+
+def _note(kind: str, due: np.ndarray, now: float) -> None:
     with _lock:
-        found, _timed = _timed, []
+        _notes[kind].append((due, now - due))
+
+
+def take_latencies(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return when the rows or results in this process were due, and how long each waited, and begin again."""
+    with _lock:
+        found, _notes[kind] = _notes[kind], []
     due = np.concatenate([np.empty(0), *(due for due, _ in found)])
     waited = np.concatenate([np.empty(0), *(waited for _, waited in found)])
     return due[~np.isnan(due)], waited[~np.isnan(due)]

@@ -1,86 +1,119 @@
-"""Latency of rows while shards of windows move between two workers: Enorm, section 7.5 and Figure 13.
+"""Latency while shards of windows move between two workers as load changes: Enorm, section 7.5 and Figure 13.
 
 One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper.
-The load of the shards of one worker rises by half, then that of the other's; meanwhile a shard moves from the worker
-with more load every `--every` seconds, by each strategy. The costs are those of the engine: nothing is emulated.
-Prints one JSON line for each run: moves, their pauses, and the latencies to the end of processing of the rows that are
-due while shards move, and of the others. As in the paper, it is the state that makes a migration slow: `--fields`
-aggregates for each key make it as large as that of a Java program.
+`--fields` aggregates for each key make the state of a shard as large as that of a Java program, since it is the state
+that makes a migration slow. After a time without changes, the load of the shards that one worker had at first rises by
+half, gradually, and stays; then that of the others, and so on: the change of the paper, in seconds for its minutes.
+Every `--every` seconds a shard moves from the task with more load to the other one, by each strategy: the one that
+evens them best. The costs are those of the engine: nothing is emulated.
 
-    python benchmarks/migration_strategies.py [--seconds 24] [--runs 2] [--rate 20000] [--every 2] [--keys 50000]
-        [--fields 64] [--only smooth]
+Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores
+that is in use, and the latencies to the end of processing of the rows that are due in the second after the request of a
+move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
+results, from the end of their window to the sink.
+
+    python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 12000] [--every 2] [--keys 50000]
+        [--fields 128] [--only smooth] [--close 4s]
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import json
+import os
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from _skewed_rows import SHARDS, WARM_SECONDS, keyed_rows, take_latencies, timed
+from _skewed_rows import SHARDS, keyed_rows, side_rates, take_latencies, timed, timed_results
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic.runtime.protocol.job_calls import Wait
 from dask_elastic.vocab.errors import MoveRefused
 
-STRATEGIES = ("instant", "smooth", "labelled", "disruptive", "auto")
+STRATEGIES = ("instant", "disruptive", "smooth", "labelled", "auto")
 
 AFFECTED = 1.0
 """Seconds after the request of a move in which the rows that are due count as due during the migration."""
 
 
 def run(client: Client, strategy: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Run once, and move a shard to the worker with less load every `every` seconds, then back."""
-    client.run(take_latencies)
-    seconds, keys = given.seconds, given.keys
-    topology = de.Topology("migration-strategies")
-    read = functools.partial(keyed_rows, seconds, given.rate, keys)
-    source = topology.source("rows", de.sources.Iterable(read, event_time="at"))
-    total = de.aggregate.Sum(timed, columns=["value", "due"])
-    window = source.key_by("key").window(given.window)
-    more = {f"most_{number}": de.aggregate.Max("value") for number in range(given.fields)}
-    aggregates = {"rows": de.aggregate.Count(), "total": total, **more}
-    window.compute(aggregates, name="per_key", executors=1, shards=SHARDS)
-    # No balancing and no control: only the requested moves are measured.
-    fixed = {"balance_interval": "1h", "light_load": 0, "latency_target": None}
-    job = de.submit(topology, client, cores={"per_key": 2}, migration=strategy, **fixed)
+    """Run once, and move shards to the worker with less load."""
+    for kind in ("rows", "results"):
+        client.run(take_latencies, kind)
+    job = de.submit(
+        _topology(given), client, cores={"per_key": 2}, migration=strategy,
+        # No balancing and no control: only the requested moves are measured.
+        balance_interval="1h", light_load=0, latency_target=None,
+    )  # fmt: skip
     home = job.assignment()["home"][0]
     job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
-    began = time.time()
-    requested, state_bytes = [], 0
-    for shard in itertools.cycle(range(SHARDS)):
-        pause = WARM_SECONDS if time.time() < began + WARM_SECONDS else given.every
-        if job._ask(Wait(job.name, pause)).status.value != "running":
-            break
-        requested.append(time.time())
-        _move(job, shard)
+    began = time.time() + given.warm
+    requested, state_bytes, cpu = [], 0.0, 0.0
+    while (
+        job._ask(Wait(job.name, given.every if time.time() > began else began - time.time())).status.value == "running"
+    ):
+        cpu = cpu or _cpu(client)
+        if _relieve(job, time.time() - began):
+            requested.append(time.time())
         # At the end the windows close, and their state is removed.
-        state_bytes = max(state_bytes, int(job.metrics().set_index("operator").loc["per_key", "state_bytes"]))
+        state_bytes = max(state_bytes, float(job.metrics().set_index("operator").loc["per_key", "state_bytes"]))
+    cpu = (_cpu(client) - cpu) / (time.time() - began)
     moves = job.moves()
     job.forget()
-    found = list(client.run(take_latencies).values())
-    due, waited = (np.concatenate(columns) for columns in zip(*found, strict=True))
-    # The first requests come before the rows that are timed.
-    starts = np.array(requested)
-    after = due - starts[np.maximum(np.searchsorted(starts, due, side="right") - 1, 0)]
-    late = moves[(moves["ended"] > began + WARM_SECONDS) & moves["across_nodes"]]
-    moving = (after >= 0) & (after < AFFECTED)
-    return {
+    late = moves[(moves["ended"] > began) & moves["across_nodes"]]
+    found = {
         "strategy": strategy,
         "home": str(home),
         "moves": len(late),
         "chosen": late["strategy"].value_counts().to_dict(),
-        "pause_p50_ms": float(late["pause"].median() * 1e3),
-        "pause_max_ms": float(late["pause"].max() * 1e3),
-        "state_mib_per_shard": state_bytes / SHARDS / 2**20,
-        "moving": _latencies(waited[moving]),
-        "others": _latencies(waited[~moving]),
+        "cpu": round(cpu / os.cpu_count(), 2),
+        "pause_p50_ms": round(float(late["pause"].median() * 1e3), 2),
+        "pause_max_ms": round(float(late["pause"].max() * 1e3), 2),
+        "state_mib_per_shard": round(state_bytes / SHARDS / 2**20, 1),
     }
+    for kind in ("rows", "results") if given.close else ("rows",):
+        found[kind] = _of_kind(client, kind, np.array(requested))
+    return found
+
+
+def _runs(job: de.Job, seconds: float) -> bool:
+    """Wait some seconds; returns whether the job still runs."""
+    return bool(job._ask(Wait(job.name, seconds)).status.value == "running")
+
+
+def _cpu(client: Client) -> float:
+    """Return the processor seconds of the workers and of this process, which has the scheduler."""
+    return time.process_time() + sum(client.run(time.process_time).values())
+
+
+def _topology(given: argparse.Namespace) -> de.Topology:
+    topology = de.Topology("migration-strategies")
+    read = functools.partial(keyed_rows, given.seconds, given.warm, given.rate, given.keys)
+    source = topology.source("rows", de.sources.Iterable(read, event_time="at"))
+    window = source.key_by("key").window(given.close or "1h")
+    more = {f"most_{number}": de.aggregate.Max("value") for number in range(given.fields)}
+    total = de.aggregate.Sum(timed, columns=["value", "due"])
+    aggregates = {"rows": de.aggregate.Count(), "total": total, **more}
+    results = window.compute(aggregates, name="per_key", executors=1, shards=SHARDS)
+    if given.close:
+        results.sink(de.sinks.Call(timed_results), name="out")
+    return topology
+
+
+def _of_kind(client: Client, kind: str, requested: np.ndarray) -> dict[str, Any]:
+    """Return the latencies of the rows or results that are due during migrations, of the others, and of all."""
+    found = list(client.run(take_latencies, kind).values())
+    due, waited = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    moving = np.zeros(len(due), np.bool_)
+    if len(requested):
+        after = due - requested[np.maximum(np.searchsorted(requested, due, side="right") - 1, 0)]
+        moving = (after >= 0) & (after < AFFECTED)
+    return {"moving": _latencies(waited[moving]), "others": _latencies(waited[~moving]), "all": _latencies(waited)}
 
 
 def _latencies(waited: np.ndarray) -> dict[str, float]:
@@ -92,35 +125,63 @@ def _latencies(waited: np.ndarray) -> dict[str, float]:
     return {name: round(float(value) * 1e3, 2) for name, value in found.items()}
 
 
-def _move(job: de.Job, shard: int) -> None:
-    """Move a shard to the other worker."""
+def _relieve(job: de.Job, at: float) -> bool:
+    """Move the shard to the task with less load that evens the loads best; returns whether one moves."""
     placed = job.assignment()
-    tasks = [int(task) for task in placed["task"]]
-    owners = [task for task, shards in zip(tasks, placed["shards"], strict=True) if shard in shards]
-    others = [task for task in tasks if task not in owners]
-    if owners and others:
-        try:
-            job.move_shard("per_key", shard, others[0])
-        except MoveRefused as error:
-            print(f"skipped: {error}")
+    load = [side_rates(at)[shard % 2] for shard in range(SHARDS)]
+    by_task = {int(task): list(map(int, shards)) for task, shards in zip(placed["task"], placed["shards"], strict=True)}
+    heavy, light = sorted(by_task, key=lambda task: -_sum(load, by_task[task]))[:2]
+    excess = _sum(load, by_task[heavy]) - _sum(load, by_task[light])
+    # The oldest entry first: the same shard does not travel to and fro.
+    best = min(by_task[heavy], key=lambda shard: (abs(excess - 2 * load[shard]), _moved_at[shard]))
+    if abs(excess - 2 * load[best]) > excess:
+        return False
+    try:
+        job.move_shard("per_key", best, light)
+    except MoveRefused as error:
+        print(f"skipped: {error}")
+        return False
+    _moved_at[best] = time.time()
+    return True
+
+
+_moved_at: dict[int, float] = defaultdict(float)
+
+
+def _sum(load: Sequence[float], shards: Sequence[int]) -> float:
+    return sum(load[shard] for shard in shards)
+
+
+def _ratios(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the mean latencies during migrations as multiples of that of `instant`, over all runs."""
+    means: dict[str, list[float]] = defaultdict(list)
+    for one in runs:
+        means[one["strategy"]].append(one["rows"]["moving"].get("mean", np.nan))
+    least = np.mean(means["instant"])
+    return {name: round(float(np.mean(found) / least), 1) for name, found in means.items()}
 
 
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=24.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--warm", type=float, default=8.0, help="seconds before the load changes")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=20_000)
+    parser.add_argument("--rate", type=float, default=12_000)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between the starts of two moves")
     parser.add_argument("--keys", type=int, default=50_000, help="keys of each shard")
-    parser.add_argument("--fields", type=int, default=64, help="aggregates of each key, 8 bytes each")
-    parser.add_argument("--window", default="1h", help="length of the windows; smooth moves last as long")
-    parser.add_argument("--only", choices=STRATEGIES)
+    parser.add_argument("--fields", type=int, default=128, help="aggregates of each key, 8 bytes each")
+    parser.add_argument("--close", help="length of the windows; without it none closes")
+    parser.add_argument("--only", choices=STRATEGIES, action="append")
     given = parser.parse_args()
+    runs = []
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         for _ in range(given.runs):
-            for strategy in (given.only,) if given.only else STRATEGIES:
-                print(json.dumps(run(client, strategy, given)), flush=True)
+            for strategy in given.only or STRATEGIES:
+                runs.append(run(client, strategy, given))
+                print(json.dumps(runs[-1]), flush=True)
+    if any(one["strategy"] == "instant" for one in runs):
+        print(json.dumps({"times instant, rows during migrations": _ratios(runs)}))
 
 
 if __name__ == "__main__":

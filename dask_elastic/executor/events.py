@@ -71,6 +71,13 @@ class StateInstalled:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSetAside:
+    """All portions of a shard's state in the primary copy have been set aside for an instant move, or none had to."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class TaskEnded:
     """A drained task's thread has ended."""
 
@@ -229,6 +236,7 @@ Event = (
     | ClockTicked
     | LabelBack
     | StateInstalled
+    | StateSetAside
     | TaskEnded
     | InputEnded
     | InputWatermark

@@ -241,7 +241,7 @@ class ElasticExecutor(ExecutorParts):
             instructions += self.moves.work_done(task, now)
             if moves and len(self.moves) < moves:
                 # A move has arrived at once, or was cancelled because its target is draining.
-                instructions += self._proceed(now)
+                instructions += self._proceed(now) + self._held_flushes()
             if not owner.at_home:
                 instructions += [do.Wake(t) for t in self.routes.wake(owner)]
                 instructions += trim_request(owner)
@@ -348,6 +348,8 @@ class ElasticExecutor(ExecutorParts):
                 return self.moves.label_returned(task, shard, now) + self._proceed(now)
             case events.StateInstalled(shard, task):
                 return self.moves.installed(shard, task, now) + self._proceed(now) + self._held_flushes()
+            case events.StateSetAside(shard):
+                return self.moves.instant.set_aside(shard, now) + self._proceed(now) + self._held_flushes()
             case events.MoveShard(shard, target):
                 return self.moves.begin(shard, target, now)
             case events.SetCores(by_node):

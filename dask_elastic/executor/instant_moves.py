@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_elastic.executor.instructions import InstallState, Instruction, OpenShard, Wake
+from dask_elastic.executor.instructions import InstallState, Instruction, OpenShard, SetAside, Wake
 from dask_elastic.executor.moving.handed_over import HandedOver
+from dask_elastic.executor.moving.handed_state import HandedState
+from dask_elastic.executor.moving.merging import Merging
 from dask_elastic.executor.moving.shared_shards import SharedShard, mixed
-from dask_elastic.executor.piece import SMALL_BLOCK, Piece
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.routes import Routes, closes
 from dask_elastic.executor.task import Task
@@ -23,14 +24,8 @@ from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.windows.latest_begin import latest_begin
 from dask_elastic.vocab.state_record import PartialsMoved, StateRecord, TimersDue
 
-MERGED_ROWS = SMALL_BLOCK
-"""Partials that a task merges as one unit of work, at most: rows that arrive meanwhile wait no longer than that."""
-
 _BEFORE = frozenset({InstantPhase.REQUESTED, InstantPhase.WAITING})
 """The phases in which the shard is not affected yet."""
-
-Enter = Callable[[pa.RecordBatch, int, float], Piece]
-"""Enters partials of a shard as work that is not settled."""
 
 
 class InstantMoves:
@@ -42,45 +37,40 @@ class InstantMoves:
         Table, tasks and queues.
     store : PrimaryState
         The primary copy.
-    patience : float
-        Seconds for which a move waits until a source at home is idle.
 
     Attributes
     ----------
-    enter : callable
-        Enters partials as work.
+    merging : Merging
+        The partials that targets have begun to merge.
     arrived : callable
         Gets a move, and the time, when its target has all rows.
     is_last : bool
         Whether the record at the end of the input has been entered.
     opened : callable
-        Called before the primary copy of a shard is set aside: flushes that are under way would lack it.
+        Called before the state of a shard is set aside: flushes that are under way would lack it.
     """
 
-    def __init__(self, routes: Routes, store: PrimaryState, patience: float = 0.0):
+    def __init__(self, routes: Routes, store: PrimaryState):
         self.routes = routes
         self.store = store
-        self.patience = patience
-        self.enter: Enter
+        self.merging = Merging()
         self.arrived: Callable[[InstantMove, float], None]
         self._by_shard: dict[int, HandedOver] = {}
-        # Partials at home, of shards whose target has begun to merge them; those that it is merging are not in it.
-        self._merging: dict[int, deque[pa.RecordBatch]] = {}
-        # How many partials of these shards are work that no task has done.
-        self._entered: Counter[int] = Counter()
+        # Shards whose primary copy is to be set aside, one after the other.
+        self._setting_aside: deque[int] = deque()
         self.opened: Callable[[], None] = lambda: None
         self.is_last = False
 
     def __contains__(self, shard: int) -> bool:
-        return shard in self._by_shard or shard in self._merging
+        return shard in self._by_shard or shard in self.merging
 
     def __len__(self) -> int:
-        return len(self._by_shard) + len(self._merging)
+        return len(self._by_shard) + len(self.merging)
 
     @property
     def under_way(self) -> bool:
         """Whether there is any move, or partials that are on their way."""
-        return bool(self._by_shard or self._merging)
+        return bool(self._by_shard or self.merging)
 
     @property
     def moves(self) -> list[InstantMove]:
@@ -91,14 +81,21 @@ class InstantMoves:
     def has_partials(self) -> bool:
         """Whether any partials are neither in the primary copy nor with a task."""
         if not self._by_shard:
-            return bool(self._merging)
-        return bool(self._merging) or any(move.phase not in _BEFORE for move in self.moves)
+            return bool(self.merging)
+        return bool(self.merging) or any(
+            handed.is_aside or handed.move.phase not in _BEFORE for handed in self._by_shard.values()
+        )
 
     @property
     def lacks_state(self) -> bool:
         """Whether flushes of all tasks would leave out any partials; those of a source that stays are its own."""
-        staying = (*_BEFORE, InstantPhase.STAYING)
-        return bool(self._merging) or any(move.phase not in staying for move in self.moves)
+        if self.merging:
+            return True
+        # What is set aside of a source that stays is its own.
+        return any(
+            handed.is_aside if handed.move.phase in _BEFORE else handed.move.phase is not InstantPhase.STAYING
+            for handed in self._by_shard.values()
+        )
 
     @property
     def staying(self) -> int:
@@ -108,63 +105,79 @@ class InstantMoves:
     def leaving(self, shard: int) -> int | None:
         """Return the task that still has partials of a shard beside its owner; None if none has."""
         handed = self._by_shard.get(shard)
-        if handed is None or handed.move.has_left or handed.move.phase in (*_BEFORE, InstantPhase.LABELLED):
+        if handed is None or handed.move.has_left or handed.move.phase in _BEFORE:
             return None
         return handed.move.source
 
     def begin(self, shard: int, source: Task, target: Task, now: float, smooth: bool = False) -> list[Instruction]:
         """Move a shard to a task on another node; if the move is smooth, the source keeps its windows."""
-        move = InstantMove(shard, source.number, target.number, now + self.patience, smooth=smooth)
+        move = InstantMove(shard, source.number, target.number, smooth=smooth)
         if smooth:
             # After a restart, or a change of the home, the state is older than what was noted of its rows.
             self.routes.shared.note(latest_begin(self.store))
-        handed = self._by_shard[shard] = HandedOver(move, smooth and source.at_home)
-        event = self._ready(source, move)
-        if event is None:
-            move.handle(InstantEvent.SOURCE_BUSY)
-            return self._past_deadline(handed, now) if self.patience <= 0 and source.at_home and not smooth else []
-        return self._act(handed, move.handle(event), now)
-
-    def _ready(self, source: Task, move: InstantMove) -> InstantEvent | None:
-        """Return the event by which a move may begin; None if it must wait for what the source has in flight."""
-        if source.at_home and not move.smooth:
-            return None if source.in_flight else InstantEvent.SOURCE_IDLE
-        if move.smooth and self.routes.has_side(source, move.shard):
-            # What an earlier move has divided cannot be divided again.
-            return None
-        # A close that the source would have to repeat without the target's rows must not be in flight.
-        has_record = any(work.record is not None for work in source.in_flight.values())
-        return None if has_record else InstantEvent.SOURCE_READY
-
-    def work_done(self, task: int, now: float) -> list[Instruction]:
-        """Begin the moves that waited for what a source had in flight, or have waited long enough."""
+        handed = self._by_shard[shard] = HandedOver(move, source.at_home)
         instructions: list[Instruction] = []
-        for handed in [h for h in self._by_shard.values() if h.move.source == task]:
-            move = handed.move
-            if move.phase is not InstantPhase.WAITING:
-                continue
-            source = self.routes.tasks[task]
-            if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
-                instructions += self._act(handed, move.handle(InstantEvent.TARGET_DRAINING), now)
-            elif (event := self._ready(source, move)) is not None:
-                instructions += self._act(handed, move.handle(event), now)
-            elif source.at_home and now >= move.deadline and not move.smooth:
-                instructions += self._past_deadline(handed, now)
+        if not source.at_home:
+            self.opened()
+            handed.begin(self._empty())
+            instructions = self._set_aside(shard)
+        if self._may_begin(handed, source):
+            return instructions + self._act(handed, move.handle(InstantEvent.SOURCE_READY), now)
+        move.handle(InstantEvent.SOURCE_BUSY)
         return instructions
 
-    def _past_deadline(self, handed: HandedOver, now: float) -> list[Instruction]:
-        return self._act(handed, handed.move.handle(InstantEvent.DEADLINE_PASSED), now)
+    def _may_begin(self, handed: HandedOver, source: Task) -> bool:
+        if not handed.may_open:
+            return False
+        if handed.move.smooth and self.routes.has_side(source, handed.move.shard):
+            # What an earlier move has divided cannot be divided again.
+            return False
+        # A close that the source would have to repeat without the target's rows must not be in flight.
+        return not any(work.record is not None for work in source.in_flight.values())
+
+    def work_done(self, task: int, now: float) -> list[Instruction]:
+        """Begin the moves that waited for what a source had in flight."""
+        waiting = [handed for handed in self._by_shard.values() if handed.move.source == task]
+        return [instruction for handed in waiting for instruction in self._begin_waiting(handed, now)]
+
+    def _begin_waiting(self, handed: HandedOver, now: float) -> list[Instruction]:
+        move = handed.move
+        if move.phase is not InstantPhase.WAITING:
+            return []
+        if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
+            return self._act(handed, move.handle(InstantEvent.TARGET_DRAINING), now)
+        if not self._may_begin(handed, self.routes.tasks[move.source]):
+            return []
+        return self._act(handed, move.handle(InstantEvent.SOURCE_READY), now)
 
     def label_returned(self, task: int, shard: int, now: float) -> list[Instruction] | None:
         """Continue the move of a shard whose label has returned; None if no move waits for it."""
         handed = self._by_shard.get(shard)
         if handed is None or handed.move.source != task or handed.move.has_left:
             return None
-        action = handed.move.handle(InstantEvent.LABEL_RETURNED)
-        if self.routes.tasks[task].at_home and handed.move.smooth:
+        if handed.source_at_home:
+            # What it leaves in the primary copy makes room for what the target has flushed.
             self.store.revoke(shard)
-            handed.exchange(self.store)
-        return self._act(handed, action, now)
+            handed.is_free = True
+            return self._set_aside(shard)
+        return self._act(handed, handed.move.handle(InstantEvent.LABEL_RETURNED), now)
+
+    def _set_aside(self, shard: int) -> list[Instruction]:
+        self._setting_aside.append(shard)
+        return [SetAside(shard)] if len(self._setting_aside) == 1 else []
+
+    def set_aside(self, shard: int, now: float) -> list[Instruction]:
+        """Continue the move of a shard of which nothing is left to be set aside, and begin with the next shard."""
+        self._setting_aside.remove(shard)
+        instructions: list[Instruction] = [SetAside(other) for other in list(self._setting_aside)[:1]]
+        handed = self._by_shard.get(shard)
+        if handed is None:
+            return instructions
+        if handed.source_at_home:
+            if handed.is_free and not handed.is_aside and not handed.move.has_left:
+                instructions += self._act(handed, handed.move.handle(InstantEvent.LABEL_RETURNED), now)
+            return instructions
+        return instructions + self._begin_waiting(handed, now)
 
     def installed(self, shard: int, now: float) -> list[Instruction] | None:
         """Continue the move of a shard whose target was opened or installed; None without a move."""
@@ -178,11 +191,15 @@ class InstantMoves:
         return self._act(handed, handed.move.handle(event), now)
 
     def cut_due(self, now: float) -> list[Instruction]:
-        """Cancel the moves that have not begun, since the primary copy is about to be copied; no source stays."""
+        """Let no source stay, since the primary copy is about to be copied, and cancel moves that have not begun."""
         instructions: list[Instruction] = []
         for handed in list(self._by_shard.values()):
-            if handed.move.phase in (InstantPhase.WAITING, InstantPhase.STAYING):
-                instructions += self._act(handed, handed.move.handle(InstantEvent.CUT_DUE), now)
+            move = handed.move
+            if move.phase is InstantPhase.WAITING and handed.is_aside:
+                # The copy waits until what is set aside has been merged.
+                move.smooth = False
+            elif move.phase in (InstantPhase.WAITING, InstantPhase.STAYING):
+                instructions += self._act(handed, move.handle(InstantEvent.CUT_DUE), now)
         return instructions
 
     def task_drains(self, task: int, now: float) -> list[Instruction]:
@@ -205,12 +222,18 @@ class InstantMoves:
 
     # state, by the thread that carries out instructions, without the executor's lock
 
+    def set_portion_aside(self, shard: int) -> bool:
+        """Set a portion of a shard's primary copy aside; returns whether there may be another one."""
+        handed = self._by_shard.get(shard)
+        return handed is not None and handed.move_portion(self.store)
+
     def open(self, shard: int, task: int) -> bool:
-        """Set the primary copy of a shard aside; returns False, and does nothing, if the task is no more its target."""
+        """Let the target of a shard begin without state; returns False if the task is no more its target."""
         handed = self._by_shard.get(shard)
         if handed is None or handed.move.phase is not InstantPhase.OPENING or handed.move.target != task:
             return False
-        handed.set_aside(self.store, self._empty())
+        if not handed.is_aside:
+            handed.begin(self._empty())
         return True
 
     def install(self, task: int, state: pa.RecordBatch, labelled: int | None) -> None:
@@ -231,8 +254,9 @@ class InstantMoves:
             of_shard = pc.equal(state.column(IDENTITY.index("__shard")), shard)
             handed.change(state.filter(of_shard))
             state = state.filter(pc.invert(of_shard))
-            if shard == labelled:
-                handed.complete(self._empty())
+            if shard == labelled and not handed.source_at_home:
+                # Not under the executor's lock, when the label is handled.
+                handed.state()
         self.store.install(state, dirty=self.store.track_dirty)
 
     def _empty(self) -> KeyedStore:
@@ -247,28 +271,16 @@ class InstantMoves:
             if handed.move.phase is InstantPhase.LEAVING:
                 handed.move.handle(InstantEvent.RECORD_ENTERED)
                 self.routes.hold(handed.move.shard)
-        for shard, parts in self._merging.items():
-            while parts:
-                wakes += self.routes.put(shard, self._enter(parts.popleft(), shard, now))
+        for shard in self.merging.shards:
+            for piece in self.merging.rest(shard, now):
+                wakes += self.routes.put(shard, piece)
         return [Wake(task) for task in wakes]
 
     def merged(self, record: StateRecord, now: float) -> list[Instruction]:
         """Let the target merge the next partials, since it has merged some."""
         assert isinstance(record, PartialsMoved)
-        shard = record.shard
-        parts = self._merging.get(shard)
-        if parts is None:
-            return []
-        self._entered[shard] -= 1
-        if parts:
-            return _wakes(self.routes.put(shard, self._enter(parts.popleft(), shard, now)))
-        if not self._entered[shard]:
-            del self._merging[shard], self._entered[shard]
-        return []
-
-    def _enter(self, part: pa.RecordBatch, shard: int, now: float) -> Piece:
-        self._entered[shard] += 1
-        return self.enter(part, shard, now)
+        piece = self.merging.merged(record.shard, now)
+        return [] if piece is None else _wakes(self.routes.put(record.shard, piece))
 
     # losses
 
@@ -284,7 +296,7 @@ class InstantMoves:
                 continue
             if move.phase is InstantPhase.WAITING:
                 move.handle(InstantEvent.SOURCE_LOST if move.source in lost else InstantEvent.TARGET_LOST)
-                del self._by_shard[shard]
+                self._cancel(handed)
                 continue
             if move.phase is InstantPhase.STAYING:
                 # Its source may have been lost: what waits there is put back for the shard.
@@ -310,7 +322,6 @@ class InstantMoves:
         for _, handed in sorted(self._by_shard.items()):
             move = handed.move
             if move.source not in self.routes.tasks and not move.has_left:
-                handed.complete(self._empty())
                 instructions += self._act(handed, move.handle(InstantEvent.SOURCE_LOST), now)
         return instructions
 
@@ -321,10 +332,6 @@ class InstantMoves:
         match action:
             case InstantAction.WAIT:
                 return []
-            case InstantAction.LABEL:
-                move.paused_at = now
-                self.routes.pause(move.shard)
-                return self._send_label(move)
             case InstantAction.OPEN:
                 return self._open(move, now)
             case InstantAction.LEAVE:
@@ -349,8 +356,12 @@ class InstantMoves:
             case InstantAction.MERGE:
                 return self._merge(handed, now)
             case InstantAction.CANCEL:
-                del self._by_shard[move.shard]
+                self._cancel(handed)
         return []
+
+    def _cancel(self, handed: HandedOver) -> None:
+        handed.put_back(self.store)
+        del self._by_shard[handed.move.shard]
 
     def _send_label(self, move: InstantMove) -> list[Instruction]:
         label = LabelItem(move.shard, move.target, False)
@@ -361,9 +372,6 @@ class InstantMoves:
         if not self.routes.table.paused[move.shard]:
             move.paused_at = now
             self.routes.pause(move.shard)
-        source = self.routes.tasks.get(move.source)
-        if source is not None and source.at_home and not move.smooth:
-            self.store.revoke(move.shard)
         return [OpenShard(move.shard, move.target, self.routes.tasks[move.target].node)]
 
     def _stay(self, handed: HandedOver, now: float) -> list[Instruction]:
@@ -393,45 +401,31 @@ class InstantMoves:
 
     def _merge(self, handed: HandedOver, now: float) -> list[Instruction]:
         move = handed.move
-        handed.complete(self._empty())
-        del self._by_shard[move.shard]
-        parts = deque(_parts(handed.partials))
+        shard, parts = move.shard, handed.state()
+        del self._by_shard[shard]
         left_behind = [*map(mixed, handed.left_behind)]
-        if not self.routes.table.paused[move.shard]:
+        if not self.routes.table.paused[shard]:
             if not left_behind:
-                return self._feed(move.shard, parts, now)
-            pieces = [self._enter(part, move.shard, now) for part in parts]
-            if pieces:
-                self._merging[move.shard] = deque()
-            return _wakes([task for piece in pieces + left_behind for task in self.routes.put(move.shard, piece)])
-        self.routes.put_back(move.shard, left_behind)
-        self.routes.mix(move.shard)
+                return self._feed(shard, parts, now)
+            pieces = self.merging.every(shard, parts, now)
+            return _wakes([task for piece in pieces + left_behind for task in self.routes.put(shard, piece)])
+        self.routes.put_back(shard, left_behind)
+        self.routes.mix(shard)
         self._grant(move)
         if not handed.has_arrived:
             self.arrived(move, now)
-        if self.routes.has_record(move.shard):
-            pieces = [self._enter(part, move.shard, now) for part in parts]
-            self.routes.put_before_record(move.shard, pieces)
-            if pieces:
-                self._merging[move.shard] = deque()
-            return _wakes(self.routes.resume(move.shard, move.target))
-        return _wakes(self.routes.resume(move.shard, move.target)) + self._feed(move.shard, parts, now)
+        if self.routes.has_record(shard):
+            self.routes.put_before_record(shard, self.merging.every(shard, parts, now))
+            return _wakes(self.routes.resume(shard, move.target))
+        return _wakes(self.routes.resume(shard, move.target)) + self._feed(shard, parts, now)
 
-    def _feed(self, shard: int, parts: deque[pa.RecordBatch], now: float) -> list[Instruction]:
-        if not parts:
-            return []
-        piece = self._enter(parts.popleft(), shard, now)
-        self._merging[shard] = parts
-        return _wakes(self.routes.put(shard, piece))
+    def _feed(self, shard: int, parts: HandedState, now: float) -> list[Instruction]:
+        piece = self.merging.first(shard, parts, now)
+        return [] if piece is None else _wakes(self.routes.put(shard, piece))
 
     def _grant(self, move: InstantMove) -> None:
         if self.routes.tasks[move.target].at_home:
             self.store.grant(move.shard, move.target)
-
-
-def _parts(state: pa.RecordBatch | None) -> list[pa.RecordBatch]:
-    count = 0 if state is None else state.num_rows
-    return [] if state is None else [state.slice(first, MERGED_ROWS) for first in range(0, count, MERGED_ROWS)]
 
 
 def _wakes(tasks: list[int]) -> list[Instruction]:

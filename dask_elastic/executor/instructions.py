@@ -58,8 +58,18 @@ class InstallState:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Take a shard's state out of the primary copy, portion by portion; `StateSetAside` follows.
+
+    Other events are handled in between: the driver calls `InstantMoves.set_portion_aside` until none is left.
+    """
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class OpenShard:
-    """Set a shard's primary copy aside and let `task` begin without state; `StateInstalled` follows."""
+    """Let `task` begin a shard without state; `StateInstalled` follows."""
 
     shard: int
     task: int
@@ -120,6 +130,7 @@ Instruction = (
     | Release
     | StartTask
     | InstallState
+    | SetAside
     | OpenShard
     | RequestFlush
     | FlushComplete

@@ -91,8 +91,9 @@ class Moves:
         self.by_shard: dict[int, LabelledMove] = {}
         self.choice = MoveChoice(strategy, routes.shared)
         self._reasons: dict[int, str] = {}
-        self.instant = InstantMoves(routes, store, patience)
+        self.instant = InstantMoves(routes, store)
         self.instant.arrived = self._record_instant
+        self.instant.merging.part_bytes = self.choice.part_bytes
         self.finished = 0
         self.finished_across = 0
         self.recent: deque[MoveRecord] = deque(maxlen=1_000)

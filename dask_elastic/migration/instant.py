@@ -7,8 +7,9 @@ old one, on another node, finishes the rows that it has. Its partial aggregates 
 that, and the new owner merges them like rows. A state record, by which windows close, waits until they have arrived,
 and with it the rows behind it; nothing else waits for them.
 
-The shard pauses only while its primary copy is set aside at home. A source at home shares its store with the primary
-copy: it finishes the sub-batch that it is processing before.
+The shard pauses only while the target is opened, which takes no longer for more state (decision 90). Before, while the
+source processes the shard, the home sets the primary copy of a remote source aside. A source at home works on the
+primary copy: what the target flushes is set aside until the source has left.
 
 If the source is lost, what it had flushed is merged, and the target processes the rest. If the target is lost before
 the partials have arrived, the shard waits for them. Its next owner is installed from the primary copy, and merges them.
@@ -31,7 +32,6 @@ class InstantPhase(Enum):
 
     REQUESTED = "requested"
     WAITING = "waiting"
-    LABELLED = "labelled"
     OPENING = "opening"
     STAYING = "staying"
     LEAVING = "leaving"
@@ -44,7 +44,6 @@ class InstantPhase(Enum):
 
 PAUSED = frozenset(
     {
-        InstantPhase.LABELLED,
         InstantPhase.OPENING,
         InstantPhase.CLOSING,
         InstantPhase.ORPHANED,
@@ -60,10 +59,8 @@ ENDED = frozenset({InstantPhase.ARRIVED, InstantPhase.CANCELLED})
 class InstantEvent(Enum):
     """An event of an instant move."""
 
-    SOURCE_BUSY = "source is busy"
+    SOURCE_BUSY = "source has a state record in flight, or its primary copy is not set aside"
     SOURCE_READY = "source has no state record in flight"
-    SOURCE_IDLE = "source is at home and idle"
-    DEADLINE_PASSED = "deadline passed"
     TARGET_DRAINING = "target is draining"
     CUT_DUE = "state is about to be copied"
     LABEL_RETURNED = "label returned"
@@ -81,8 +78,7 @@ class InstantAction(Enum):
     """What the executor does next."""
 
     WAIT = "wait for the next event"
-    LABEL = "pause the shard and send the label through the source at home"
-    OPEN = "pause the shard, set its primary copy aside, and let the target begin without state"
+    OPEN = "pause the shard, and let the target begin without state"
     LEAVE = "release the rows to the target up to the first state record, and send the label through the source"
     STAY = "divide the rows between source and target by the windows that they are in"
     TAKE_LEAVE = "route all rows to the target, and send the label through the source"
@@ -90,10 +86,10 @@ class InstantAction(Enum):
     RECALL = "send the label through the source; the shard waits"
     INSTALL = "send the primary copy to the target"
     MERGE = "let the target merge the partials, before the first state record that waits; release the rows"
-    CANCEL = "end the move; its shard's routing was never changed"
+    CANCEL = "put back what was set aside and end the move; the shard's routing was never changed"
 
 
-LETS_GO = frozenset({InstantEvent.SOURCE_IDLE, InstantEvent.LABEL_RETURNED, InstantEvent.SOURCE_LOST})
+LETS_GO = frozenset({InstantEvent.LABEL_RETURNED, InstantEvent.SOURCE_LOST})
 """The events after which the source processes no row of the shard any more."""
 
 _P, _E, _A = InstantPhase, InstantEvent, InstantAction
@@ -101,17 +97,12 @@ _P, _E, _A = InstantPhase, InstantEvent, InstantAction
 _ANYWAY: dict[tuple[InstantPhase, InstantEvent], tuple[InstantPhase, InstantAction]] = {
     (_P.REQUESTED, _E.SOURCE_BUSY): (_P.WAITING, _A.WAIT),
     (_P.REQUESTED, _E.SOURCE_READY): (_P.OPENING, _A.OPEN),
-    (_P.REQUESTED, _E.SOURCE_IDLE): (_P.OPENING, _A.OPEN),
     (_P.WAITING, _E.SOURCE_READY): (_P.OPENING, _A.OPEN),
-    (_P.WAITING, _E.SOURCE_IDLE): (_P.OPENING, _A.OPEN),
-    (_P.WAITING, _E.DEADLINE_PASSED): (_P.LABELLED, _A.LABEL),
     (_P.WAITING, _E.TARGET_DRAINING): (_P.CANCELLED, _A.CANCEL),
     # A checkpoint has the primary copy, which must not be set aside between the last flush and the copy.
     (_P.WAITING, _E.CUT_DUE): (_P.CANCELLED, _A.CANCEL),
     (_P.WAITING, _E.SOURCE_LOST): (_P.CANCELLED, _A.CANCEL),
     (_P.WAITING, _E.TARGET_LOST): (_P.CANCELLED, _A.CANCEL),
-    (_P.LABELLED, _E.LABEL_RETURNED): (_P.OPENING, _A.OPEN),
-    (_P.LABELLED, _E.TARGET_LOST): (_P.LABELLED, _A.WAIT),
     (_P.OPENING, _E.SOURCE_LOST): (_P.OPENING, _A.WAIT),
     # Whatever ends the stay of the source, its label comes back with the partials of the windows that are still open.
     (_P.STAYING, _E.WINDOWS_CLOSED): (_P.LEAVING, _A.TAKE_LEAVE),
@@ -156,8 +147,6 @@ class InstantMove:
     ----------
     shard, source, target : int
         The shard and the two tasks.
-    deadline : float
-        When the move stops waiting for a source at home to be idle, seconds.
     phase : InstantPhase
         The move's phase.
     paused_at : float
@@ -169,7 +158,7 @@ class InstantMove:
 
     Examples
     --------
-    >>> move = InstantMove(7, source=0, target=1, deadline=0.05)
+    >>> move = InstantMove(7, source=0, target=1)
     >>> move.handle(InstantEvent.SOURCE_READY).name, move.handle(InstantEvent.OPENED).name, move.is_paused
     ('OPEN', 'LEAVE', False)
     >>> move.handle(InstantEvent.LABEL_RETURNED).name, move.phase
@@ -179,7 +168,6 @@ class InstantMove:
     shard: int
     source: int
     target: int
-    deadline: float
     phase: InstantPhase = InstantPhase.REQUESTED
     paused_at: float = 0.0
     has_left: bool = False

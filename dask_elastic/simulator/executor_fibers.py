@@ -221,6 +221,9 @@ class ExecutorFibers:
         """Run steps in a fiber of their own."""
         self.world.spawn(f"{self.identity} {name}", self.drive(steps), self.executor.home)
 
+    def rest(self, seconds: float) -> None:
+        """Let other fibers go on, as each act does."""
+
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""
         sinks = self.world.placement.node_of(self.identity)

@@ -81,15 +81,15 @@ class SlotArrays:
         self.marks: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.values: list[Any] = [self._fresh(field, capacity) for field in self.fields]
 
-    def windows(self, size: int | None = None) -> Iterator[slice]:
-        """Yield all used slots in ranges, so that what is computed for each range needs little memory."""
+    def windows(self, size: int | None = None, start: int = 0) -> Iterator[slice]:
+        """Yield all used slots from one on in ranges, so that what is computed for each range needs little memory."""
         size = size or _WINDOW
-        for start in range(0, self.used, size):
-            yield slice(start, min(self.used, start + size))
+        for first in range(start, self.used, size):
+            yield slice(first, min(self.used, first + size))
 
-    def portions(self, slots: Slots) -> list[Slots]:
-        """Return slots in parts whose state has a few MiB at most, or is that of one slot."""
-        part = np.cumsum(self.list_bytes(slots) + self.slot_bytes()) // _PORTION_BYTES
+    def portions(self, slots: Slots, nbytes: int = _PORTION_BYTES) -> list[Slots]:
+        """Return slots in parts whose state has `nbytes` at most, or is that of one slot."""
+        part = np.cumsum(self.list_bytes(slots) + self.slot_bytes()) // nbytes
         return [some for some in np.split(slots, np.flatnonzero(np.diff(part)) + 1) if len(some)]
 
     def _fresh(self, field: Field, capacity: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -188,27 +188,47 @@ class KeyedStore(StoredKeys):
             state = self._copy(shards, dirty_only, dirty_only if clear is None else clear)
         return encode(state)
 
-    def take_out(self, shard: int) -> pa.RecordBatch | None:
-        """Return the encoded state of a shard, and delete it; with tombstones if changes are marked.
+    def portions_of(self, shard: int, nbytes: int) -> Iterator[pa.RecordBatch]:
+        """Take the state of a shard out in portions: yield each encoded, after deleting it.
 
-        No task may access the shard meanwhile.
+        Deleted state leaves tombstones if changes are marked. No task may access the shard meanwhile; those of other
+        shards go on, since nothing is locked between two portions.
 
         Parameters
         ----------
         shard : int
             The shard.
+        nbytes : int
+            The size of a portion, at most, if it has more than one key.
 
-        Returns
-        -------
-        RecordBatch or None
+        Yields
+        ------
+        RecordBatch
             As `extract` returns it.
         """
-        with self._lock:
-            if self._keys is None:
-                return None
-            state = self._copy([shard], dirty_only=False, clear=False)
-            self._remove([shard])
-        return encode(state)
+        start, layout = 0, self.layout
+        while True:
+            with self._lock:
+                if layout != self.layout:
+                    # The slots have other numbers.
+                    start, layout = 0, self.layout
+                slots = self._next_of(shard, start)
+                if not len(slots):
+                    return
+                portion = self.slots.portions(slots, nbytes)[0]
+                state = self.rows_of(portion, np.zeros(len(portion), np.bool_))
+                self.slots.reset(portion, TOMBSTONE if self.track_dirty else EMPTY)
+                start = int(portion[-1]) + 1
+            yield encode(state)
+
+    def _next_of(self, shard: int, start: int) -> Slots:
+        """Return some slots of a shard that have state, the first ones from a slot on; none if there are none."""
+        for window in self.slots.windows(start=start):
+            marks = self.slots.marks[window]
+            found: Slots = np.flatnonzero((self.slots.shards[window] == shard) & ((marks & LIVE) != 0))
+            if len(found):
+                return found + window.start
+        return np.empty(0, np.intp)
 
     def remove(self, shards: Iterable[int]) -> None:
         """Delete the state of shards, with tombstones if changes are marked; no task may access the shards meanwhile.
@@ -364,7 +384,9 @@ class KeyedStore(StoredKeys):
             The shards.
         """
         with self._lock:
-            self.slots.reset(self._of_shards(shards))
+            slots = self._of_shards(shards)
+            # The keys of a shard that has left keep their slots until these are packed.
+            self.slots.reset(slots[self.slots.marks.take(slots) != EMPTY])
             self._pack_if_worth_it()
 
     def tidy(self) -> None:

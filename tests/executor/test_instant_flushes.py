@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dask_elastic.executor import events, instant_moves
+from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.moving import merging
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab import messages as m
@@ -40,10 +41,19 @@ def executor():
 
 
 def begin(executor):
-    """Begin to move the shard to the other node: its state is set aside."""
+    """Begin to move the shard to the other node, whose flushes of it are set aside."""
     instructions = executor.handle(events.MoveShard(SHARD, FAR), 0.0)
     assert [type(one) for one in instructions] == [do.OpenShard]
     assert executor.moves.instant.open(SHARD, FAR)
+
+
+def arrive(executor):
+    """Let the target begin, and the source at home leave: its state is set aside."""
+    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    assert do.SetAside(SHARD) in executor.handle(events.LabelBack(AT_HOME, SHARD), 0.0)
+    while executor.moves.instant.set_portion_aside(SHARD):
+        pass
+    return executor.handle(events.StateSetAside(SHARD), 0.0)
 
 
 def merge_one(executor):
@@ -69,7 +79,7 @@ def test_flush_that_was_requested_before_a_move_waits_for_its_partials(executor)
     assert requested(executor.handle(events.FlushDue(TOKEN), 0.0)) == [TOKEN]
     begin(executor)
     assert completed(a_flush(executor)) == []
-    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    arrive(executor)
     assert requested(merge_one(executor)) == [TOKEN]
     assert completed(a_flush(executor)) == [TOKEN]
 
@@ -80,18 +90,61 @@ def test_flush_that_the_target_answers_before_a_move_waits_for_its_partials(exec
     executor.handle(events.FlushDue(TOKEN), 0.0)
     assert completed(a_flush(executor)) == []
     begin(executor)
-    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    arrive(executor)
     assert requested(merge_one(executor)) == [TOKEN, TOKEN]
     assert completed(executor.take_back(m.Flush(other, -1, None, TOKEN), 0.0)) == []
     assert completed(a_flush(executor)) == [TOKEN]
 
 
 def test_flush_waits_for_all_partials_before_a_record(executor, monkeypatch):
-    monkeypatch.setattr(instant_moves, "MERGED_ROWS", 1)
+    monkeypatch.setattr(merging, "MERGED_ROWS", 1)
     begin(executor)
-    executor.handle(events.StateInstalled(SHARD, FAR), 0.0)
+    arrive(executor)
     executor.handle(events.InputWatermark(Watermark(ORIGIN, 5)), 0.0)
     assert requested(executor.handle(events.FlushDue(TOKEN), 0.0)) == []
     asked = [requested(merge_one(executor)) for _ in range(KEYS)]
     assert asked == [[], [], [TOKEN]]
     assert SHARD not in executor.moves
+
+
+def a_remote_shard(executor, shard):
+    """Let the task on the other node own a shard, without state."""
+    executor.store.revoke(shard)
+    executor.routes.pause(shard)
+    executor.routes.resume(shard, FAR)
+
+
+def test_checkpoint_waits_for_the_partials_that_are_set_aside(executor):
+    a_remote_shard(executor, 1)
+    executor.handle(events.MoveShard(1, AT_HOME), 0.0)
+    assert executor.handle(events.BarriersAligned(5), 0.0) == []
+    assert not executor.moves.instant.set_portion_aside(1)
+    executor.handle(events.StateSetAside(1), 0.0)
+    assert executor.moves.instant.open(1, AT_HOME)
+    begun = executor.handle(events.StateInstalled(1, AT_HOME), 0.0)
+    assert not [one for one in begun if isinstance(one, do.RequestFlush)]
+    left = executor.take_back(m.LabelReturned(FAR, 1, -1, None), 0.0)
+    assert [one.task for one in left if isinstance(one, do.RequestFlush)] == [FAR]
+
+
+def test_flush_waits_while_the_primary_copy_of_a_remote_source_is_set_aside(executor):
+    far = 1
+    executor.handle(events.FlushDue(TOKEN), 0.0)
+    a_remote_shard(executor, far)
+    begun = executor.handle(events.MoveShard(far, AT_HOME), 0.0)
+    assert begun == [do.SetAside(far)]
+    assert completed(a_flush(executor)) == []
+    assert requested(executor.handle(events.FlushDue(TOKEN), 0.0)) == []
+    assert not executor.moves.paused
+    assert not executor.moves.instant.set_portion_aside(far)
+    assert [type(one) for one in executor.handle(events.StateSetAside(far), 0.0)] == [do.OpenShard]
+    assert executor.moves.paused == {far}
+
+
+def test_shards_are_set_aside_one_after_the_other(executor):
+    for shard in (1, 3):
+        a_remote_shard(executor, shard)
+    first = executor.handle(events.MoveShard(1, AT_HOME), 0.0)
+    second = executor.handle(events.MoveShard(3, AT_HOME), 0.0)
+    assert (first, second) == ([do.SetAside(1)], [])
+    assert do.SetAside(3) in executor.handle(events.StateSetAside(1), 0.0)

@@ -17,7 +17,7 @@ from dask_elastic.vocab.errors import ProtocolError
 
 
 def a_move(phase=InstantPhase.REQUESTED, has_left=False):
-    return InstantMove(7, source=0, target=1, deadline=0.0, phase=phase, has_left=has_left)
+    return InstantMove(7, source=0, target=1, phase=phase, has_left=has_left)
 
 
 @pytest.mark.parametrize("has_left", [False, True])
@@ -37,8 +37,7 @@ def test_event_not_in_table_is_illegal_and_changes_nothing(has_left, phase, even
 @pytest.mark.parametrize(
     ("events", "actions"),
     [
-        (["SOURCE_IDLE", "OPENED"], ["OPEN", "MERGE"]),
-        (["SOURCE_BUSY", "DEADLINE_PASSED", "LABEL_RETURNED", "OPENED"], ["WAIT", "LABEL", "OPEN", "MERGE"]),
+        (["SOURCE_BUSY", "SOURCE_READY", "OPENED", "LABEL_RETURNED"], ["WAIT", "OPEN", "LEAVE", "MERGE"]),
         (["SOURCE_READY", "OPENED", "LABEL_RETURNED"], ["OPEN", "LEAVE", "MERGE"]),
         (["SOURCE_READY", "OPENED", "RECORD_ENTERED", "LABEL_RETURNED"], ["OPEN", "LEAVE", "HOLD", "MERGE"]),
         (["SOURCE_READY", "SOURCE_LOST", "OPENED"], ["OPEN", "WAIT", "MERGE"]),

@@ -257,21 +257,23 @@ def test_dropped_shard_can_be_installed_again() -> None:
     assert counts(store, [1]) == dropped
 
 
-def test_state_that_is_taken_out_leaves_tombstones_for_the_next_delta() -> None:
+@pytest.mark.parametrize(("nbytes", "expected"), [(1, 5), (1 << 20, 1)])
+def test_state_that_is_taken_out_leaves_tombstones_for_the_next_delta(nbytes: int, expected: int) -> None:
     store = make_store(track_dirty=True)
     session = store.session(0)
     count(session, [*range(20), 3])
     store.extract(dirty_only=True)
     before = counts(store)
     of_shard = counts(store, [1])
-    taken = store.take_out(1)
-    assert taken is not None
+    portions = [*store.portions_of(1, nbytes)]
+    assert len(portions) == expected
     assert counts(store) == {key: seen for key, seen in before.items() if key not in of_shard}
     delta = store.extract(dirty_only=True)
     assert delta is not None
     assert sorted(delta["key"].to_pylist()) == sorted(of_shard)
     assert delta["__deleted"].to_pylist() == [True] * len(of_shard)
-    store.install(taken)
+    for portion in portions:
+        store.install(portion)
     assert counts(store) == before
 
 

@@ -269,6 +269,8 @@ class ExecutorDriver:
                     yield from self._start_task(task, node, shards)
                 case do.InstallState() | do.OpenShard() as install:
                     pending.extend((yield from self._install(install)))
+                case do.SetAside(shard):
+                    self.host.start(f"set-aside-{shard}", self._set_aside(shard))
                 case do.RequestFlush(task, node, token, shard):
                     yield from self._send(node, m.FlushRequest(task, token, shard))
                 case do.FlushComplete(token):
@@ -321,6 +323,21 @@ class ExecutorDriver:
         elif self.executor.moves.instant.open(shard, task) and install.node != self.executor.home:
             yield from self._send(install.node, m.Install(task, shard, None, fresh=True))
         return self.executor.handle(events.StateInstalled(shard, task), self.host.now())
+
+    def _set_aside(self, shard: int) -> Steps[None]:
+        """Take a shard's state out of the primary copy, portion by portion: other events are handled in between."""
+        has_more = True
+        while has_more and not self.host.ended:
+            yield self._control.acquire
+            began = self.host.now()
+            try:
+                has_more = self.executor.moves.instant.set_portion_aside(shard)
+            finally:
+                self._control.release()
+            # The lock is not fair: others get it in as much time as the portion took.
+            yield partial(self.host.rest, self.host.now() - began)
+        if not self.host.ended:
+            yield from self.handle(events.StateSetAside(shard))
 
     def _send(self, node: int, message: m.ToRemote) -> Steps[None]:
         """Send a message; without a connection it is dropped, since the loss of the node will be handled."""

@@ -87,6 +87,10 @@ class ExecutorHost(TaskHost, Protocol):
         """Make the lock that serialises events and their instructions."""
         ...
 
+    def rest(self, seconds: float) -> Any:
+        """Let other threads go on for some time."""
+        ...
+
     def send(self, node: int, message: ToRemote) -> Any:
         """Send a message to a remote task; returns False if there is no connection to its node.
 

@@ -167,8 +167,14 @@ class JobReader(JobMeasures):
         found = [vars(taken) for taken in self._ask(job_calls.Checkpoints(self.name))]
         return data_frame(found, columns).sort_values("number", ignore_index=True)
 
-    def decisions(self) -> pd.DataFrame:
+    def decisions(self, moves: bool = False) -> pd.DataFrame:
         """Return the newest decisions about the job's cores and homes, at most 1,000, in the order of their making.
+
+        Parameters
+        ----------
+        moves : bool, optional
+            Whether to include the moves of shards between workers, a row for each, at the time of its end. They have no
+            ``number``; their ``reason`` is the strategy, and why it was chosen.
 
         Returns
         -------
@@ -180,13 +186,19 @@ class JobReader(JobMeasures):
             ``wanted`` (cores by executor), ``changes`` (a list: executor, cores by worker before and after, bytes of
             state moved), ``starved`` (missing cores), ``bound`` (operators whose threads hold the GIL),
             ``moved_bytes``, ``seconds`` (duration of the decision), ``homes`` (a list of executors that were moved
-            on request: executor, workers before and after, bytes of state, seconds for which rows waited).
+            on request: executor, workers before and after, bytes of state, seconds for which rows waited); with `moves`
+            also ``move`` (the values of one row of `moves`; missing in other rows).
         """
         columns = [
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
             "changes", "starved", "bound", "moved_bytes", "seconds", "homes",
         ]  # fmt: skip
-        return data_frame(json.loads(self._ask(job_calls.Decisions(self.name))), columns)
+        decided = json.loads(self._ask(job_calls.Decisions(self.name)))
+        if not moves:
+            return data_frame(decided, columns)
+        made = [move for move in self.moves().to_dict("records") if move["across_nodes"]]
+        rows = [*decided, *map(_move_as_decision, made)]
+        return data_frame(rows, [*columns, "move"]).sort_values("time", ignore_index=True, kind="stable")
 
     def explain(self, operator: str | None = None) -> JobExplanation:
         """Return why each executor has its cores, why they are where they are, and what twice the load would change.
@@ -378,3 +390,20 @@ class JobReader(JobMeasures):
 def _median(seconds: Iterable[float]) -> float | None:
     values = [*seconds]
     return statistics.median(values) if values else None
+
+
+def _move_as_decision(move: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `JobReader.moves` as one of `JobReader.decisions`."""
+    reason = f"shard {move['shard']} of {move['operator']}[{move['executor']}] moved by strategy {move['strategy']!r}"
+    if move["reason"]:
+        reason += f", {move['reason']}"
+    none: dict[str, list[Any]] = {"changes": [], "bound": [], "homes": []}
+    return {
+        "time": move["ended"],
+        "applied": True,
+        "feasible": True,
+        "reason": reason,
+        "wanted": {},
+        **none,
+        "move": move,
+    }

@@ -45,6 +45,9 @@ MakeProcessor = Callable[..., Processor]
 TICK = 0.05
 """Seconds between two ticks of the clock by which timers in processing time fire."""
 
+LEAST_REST = 0.0005
+"""Seconds that a thread lets others go on, at least: less is no longer than a lock takes to change hands."""
+
 
 class ExecutorThreads:
     """One elastic executor at its home: its driver, and the threads and channels that the driver asks for.
@@ -244,6 +247,10 @@ class ExecutorThreads:
     def start(self, name: str, steps: Steps[None]) -> None:
         """Run steps in a thread of their own."""
         self.threads.start(f"{self.identity}-{name}", functools.partial(run, steps))
+
+    def rest(self, seconds: float) -> None:
+        """Let other threads go on for some time."""
+        time.sleep(min(max(seconds, LEAST_REST), TICK))
 
     def processor(self, task: int) -> AbstractContextManager[Processor]:
         """Return the logic of a task."""

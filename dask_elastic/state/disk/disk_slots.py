@@ -121,9 +121,9 @@ class DiskSlots(SlotArrays):
             difference = (new & bit).astype(np.int64) // bit - (old & bit) // bit
             counted[shards] += np.bincount(places, difference, len(shards)).astype(np.int64)
 
-    def windows(self, size: int | None = None) -> Iterator[slice]:
-        """Yield all used slots in ranges; what was mapped for a range is unmapped if it is too much."""
-        for window in super().windows(size):
+    def windows(self, size: int | None = None, start: int = 0) -> Iterator[slice]:
+        """Yield all used slots from one on in ranges; what was mapped for a range is unmapped if it is too much."""
+        for window in super().windows(size, start):
             yield window
             self._files.touched(window.stop - window.start)
 

@@ -60,6 +60,12 @@ def test_windows_have_all_rows_while_shards_move(client, wait_until, strategy):
     reasons = job.moves().query("across_nodes")["reason"]
     assert used <= {"labelled", "instant", "smooth"} if isinstance(strategy, dict) else strategy in used
     assert isinstance(strategy, dict) == any(reasons)
+    decided = job.decisions(moves=True)
+    assert decided["time"].is_monotonic_increasing
+    of_moves = decided[decided["move"].notna()]
+    assert set(of_moves["move"].map(lambda move: move["strategy"])) >= used
+    assert all(move["strategy"] in reason for move, reason in zip(of_moves["move"], of_moves["reason"], strict=True))
+    assert len(job.decisions()) <= len(decided) - len(of_moves)
     sent = pump.stop().to_pandas()
     job.end_of_input()
     job.wait(timeout=100, progress=False)

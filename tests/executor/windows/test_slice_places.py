@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dask_elastic as de
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.moving.handed_over import PORTION_BYTES
 from dask_elastic.executor.windows import known_cells
 from dask_elastic.executor.windows.running_merges import Merged, RunningMerges
 from dask_elastic.executor.windows.window_logic import WindowLogic
@@ -92,8 +93,7 @@ class Tasks:
     def hand_over(self, shard, task):
         """Let a task begin with a shard, without the state that this has so far."""
         self.merge()
-        state = self.store.take_out(shard)
-        if state is not None and state.num_rows:
+        for state in self.store.portions_of(shard, PORTION_BYTES):
             described = {**state.schema.metadata, INPUT_SCHEMA: SCHEMA.serialize().to_pybytes()}
             self.handed.append((shard, state.replace_schema_metadata(described)))
         self.store.revoke(shard)

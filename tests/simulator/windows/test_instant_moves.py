@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from instant_scenario import InstantScenario, actions_of
 
-from dask_elastic.executor import instant_moves
+from dask_elastic.executor.moving import handed_over, merging
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
@@ -14,11 +14,12 @@ SEEDS = 16
 
 @pytest.mark.parametrize(("outages", "at_once"), [(0.0, 8192), (0.25, 1)])
 def test_results_are_those_of_all_rows(outages, at_once, monkeypatch):
-    monkeypatch.setattr(instant_moves, "MERGED_ROWS", at_once)
+    monkeypatch.setattr(merging, "MERGED_ROWS", at_once)
+    monkeypatch.setattr(handed_over, "PORTION_BYTES", at_once)
     taken = actions_of(monkeypatch)
     for seed in range(SEEDS):
         InstantScenario(seed, outages).check()
-    for what in ("OPENED LEAVE", "OPENED MERGE", "RECORD_ENTERED HOLD", "LABEL_RETURNED MERGE"):
+    for what in ("OPENED LEAVE", "RECORD_ENTERED HOLD", "LABEL_RETURNED MERGE"):
         assert taken[what] > 0, what
     if outages:
         assert taken["SOURCE_LOST MERGE"] > 0

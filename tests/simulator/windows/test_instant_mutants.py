@@ -6,11 +6,13 @@ import pytest
 from instant_scenario import InstantScenario
 
 from dask_elastic.executor.instant_moves import InstantMoves
+from dask_elastic.executor.moving import merging
+from dask_elastic.executor.moving.handed_state import HandedState
+from dask_elastic.executor.moving.merging import Merging
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery
 from dask_elastic.executor.windows.handed_partials import MergedPartials
 from dask_elastic.executor.windows.window_logic import WindowLogic
-from dask_elastic.migration.instant import InstantEvent
 from dask_elastic.vocab.state_record import PartialsMoved
 
 MOST_SEEDS = 100
@@ -37,7 +39,7 @@ def partials_that_a_loss_finds_at_the_target_are_not_merged_again(monkeypatch):
 
 def primary_copy_is_set_aside_and_stays(monkeypatch):
     """The state of the earlier owner is merged, and counts in the primary copy as well."""
-    monkeypatch.setattr(PrimaryState, "take_out", lambda self, shard: self.extract([shard]))
+    monkeypatch.setattr(PrimaryState, "portions_of", lambda self, shard, nbytes: iter([self.extract([shard])]))
 
 
 def flush_of_the_source_reaches_the_primary_copy(monkeypatch):
@@ -53,13 +55,8 @@ def flush_of_the_source_reaches_the_primary_copy(monkeypatch):
 
 def last_changes_of_the_source_are_lost(monkeypatch):
     """The partials are those of the last flush."""
-
-    def install(self, task, state, labelled):
-        handed = self._by_shard.get(labelled)
-        if handed is None or not handed.is_aside:
-            self.store.install(state, dirty=self.store.track_dirty)
-
-    monkeypatch.setattr(InstantMoves, "install", install)
+    real = HandedState.__init__
+    monkeypatch.setattr(HandedState, "__init__", lambda self, parts, changes=(): real(self, parts))
 
 
 def partials_replace_what_the_target_has(monkeypatch):
@@ -74,27 +71,9 @@ def partials_are_dropped(monkeypatch):
     monkeypatch.setattr(WindowLogic, "merge", lambda self, batch, policy: None)
 
 
-def checkpoint_is_made_without_the_partials(monkeypatch):
-    """The primary copy is copied while partials are on their way."""
-    monkeypatch.setattr(InstantMoves, "has_partials", property(lambda self: False))
-    monkeypatch.setattr(InstantMoves, "cut_due", lambda self: None)
-
-
 def source_takes_part_although_it_closes(monkeypatch):
     """A move begins while the source processes a state record, which a loss lets the target repeat."""
-    monkeypatch.setattr(
-        InstantMoves,
-        "_ready",
-        staticmethod(
-            lambda source: (
-                InstantEvent.SOURCE_READY
-                if not source.at_home
-                else None
-                if source.in_flight
-                else InstantEvent.SOURCE_IDLE
-            )
-        ),
-    )
+    monkeypatch.setattr(InstantMoves, "_may_begin", lambda self, handed, source: handed.may_open)
 
 
 def partials_of_a_lost_source_are_forgotten(monkeypatch):
@@ -103,7 +82,7 @@ def partials_of_a_lost_source_are_forgotten(monkeypatch):
     def inherit(self, heirs, now):
         for handed in self._by_shard.values():
             if handed.move.source not in self.routes.tasks and not handed.move.has_left:
-                handed.partials = None
+                handed._parts.clear()
                 handed._changed.clear()
         return real(self, heirs, now)
 
@@ -112,15 +91,16 @@ def partials_of_a_lost_source_are_forgotten(monkeypatch):
 
 def partials_that_follow_are_forgotten(monkeypatch):
     """Only the first part of the partials is merged."""
-    real = InstantMoves._feed
+    real = Merging.first
 
-    def feed(self, shard, parts, now):
-        found = real(self, shard, parts, now)
-        parts.clear()
+    def first(self, shard, state, now):
+        found = real(self, shard, state, now)
+        if shard in self._left:
+            self._left[shard] = HandedState([])
         return found
 
-    monkeypatch.setattr("dask_elastic.executor.instant_moves.MERGED_ROWS", 1)
-    monkeypatch.setattr(InstantMoves, "_feed", feed)
+    monkeypatch.setattr(merging, "MERGED_ROWS", 1)
+    monkeypatch.setattr(Merging, "first", first)
 
 
 MUTANTS = [

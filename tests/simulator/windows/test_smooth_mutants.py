@@ -8,6 +8,7 @@ from smooth_scenario import FOUND, OVERTAKEN, SmoothScenario, chosen_in_turn
 from dask_elastic.executor import instant_moves, routes
 from dask_elastic.executor.instant_moves import InstantMoves
 from dask_elastic.executor.moving.handed_over import HandedOver
+from dask_elastic.executor.moving.handed_state import HandedState
 from dask_elastic.executor.moving.shared_shards import SharedShards
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import Work
@@ -59,10 +60,7 @@ def flush_of_the_target_reaches_the_primary_copy_of_the_source(monkeypatch):
 
 
 def partials_of_a_source_that_leaves_early_are_dropped(monkeypatch):
-    def parts(state):
-        return []
-
-    monkeypatch.setattr(instant_moves, "_parts", parts)
+    monkeypatch.setattr(HandedOver, "state", lambda self: HandedState([]))
 
 
 def what_waited_for_the_source_is_dropped(monkeypatch):

@@ -1,0 +1,103 @@
+"""Encoded state of a shard that is handed over in parts, without what has changed since they were taken."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_elastic.state.codec import IDENTITY
+from dask_elastic.state.index import Words
+from dask_elastic.state.key_table import KeyTable
+
+_HASH, _CHECK, _, _DELETED = range(len(IDENTITY))
+
+Mask = npt.NDArray[np.bool_]
+
+
+class HandedState:
+    """The state of some keys in parts, each of which is brought up to date when it is taken.
+
+    Parameters
+    ----------
+    parts : iterable of RecordBatch
+        Encoded state; no key is in two of them.
+    changes : sequence of RecordBatch
+        Encoded state that was newer each time, with tombstones.
+
+    Examples
+    --------
+    >>> from dask_elastic.state.store import KeyedStore
+    >>> HandedState([KeyedStore(1, lambda hashes: hashes % 1).extract()] * 0).take(100) is None
+    True
+    """
+
+    def __init__(self, parts: Iterable[pa.RecordBatch], changes: Sequence[pa.RecordBatch] = ()) -> None:
+        self._changed = _Identities()
+        newest = [self._changed.add(batch) for batch in reversed(changes)]
+        self._parts = deque(parts)
+        self._newest = deque(reversed(newest))
+        self._current: pa.RecordBatch | None = None
+
+    def take(self, rows: int, nbytes: float = np.inf) -> pa.RecordBatch | None:
+        """Return the next part, and forget it; None if nothing is left.
+
+        Parameters
+        ----------
+        rows, nbytes : int, float
+            The rows and bytes that it may have; it has one row at least.
+
+        Returns
+        -------
+        RecordBatch or None
+            Encoded state without tombstones.
+        """
+        while self._current is None or not self._current.num_rows:
+            if self._parts:
+                self._current = self._changed.without(self._parts.popleft())
+            elif self._newest:
+                self._current = self._newest.popleft()
+            else:
+                return None
+        left = self._current
+        count = max(1, min(rows, left.num_rows, int(min(nbytes * left.num_rows / max(left.nbytes, 1), left.num_rows))))
+        self._current = left.slice(count)
+        return left.slice(0, count)
+
+
+class _Identities:
+    """The keys of encoded state."""
+
+    def __init__(self) -> None:
+        self.hashes: Words = np.empty(0, np.uint64)
+        self.checks: Words = np.empty(0, np.uint64)
+        self._table = KeyTable()
+
+    def add(self, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the keys of some state; returns the rows of those that are new and not deleted."""
+        new = self._lacks(state)
+        hashes, checks = _numbers(state, _HASH)[new], _numbers(state, _CHECK)[new]
+        slots = np.arange(len(self.hashes), len(self.hashes) + len(hashes))
+        self.hashes, self.checks = np.concatenate([self.hashes, hashes]), np.concatenate([self.checks, checks])
+        self._table.add(hashes, checks, slots)
+        return state.filter(pa.array(new & ~_numbers(state, _DELETED)))
+
+    def without(self, state: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of state whose keys are not in here."""
+        lacking = self._lacks(state)
+        return state if lacking.all() else state.filter(pa.array(lacking))
+
+    def _lacks(self, state: pa.RecordBatch) -> Mask:
+        if not len(self.hashes):
+            return np.ones(state.num_rows, np.bool_)
+        found = self._table.find(_numbers(state, _HASH), _numbers(state, _CHECK), self, verify=True)
+        lacking: Mask = found < 0
+        return lacking
+
+
+def _numbers(state: pa.RecordBatch, column: int) -> npt.NDArray[np.generic]:
+    numbers: npt.NDArray[np.generic] = state.column(column).to_numpy(zero_copy_only=False)
+    return numbers
