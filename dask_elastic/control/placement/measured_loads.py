@@ -27,6 +27,8 @@ class ExecutorLoad:
     ----------
     processor : float
         Busy cores.
+    rows : float
+        Rows per second.
     memory : float
         Bytes of state in memory.
     network : float
@@ -40,6 +42,7 @@ class ExecutorLoad:
     """
 
     processor: float = 0.0
+    rows: float = 0.0
     memory: float = 0.0
     network: float = 0.0
     state_bytes: float = 0.0
@@ -95,6 +98,7 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
     for loads in found.values():
         for load in loads.values():
             load.processor /= load.snapshots
+            load.rows /= load.snapshots
             load.network /= load.snapshots
             if load.samples > 1:
                 load.traffic = {origin: rate / load.samples for origin, rate in load.traffic.items()}
@@ -110,6 +114,7 @@ def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:
 def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
     load.snapshots += 1
     load.processor += busy_cores(executor)
+    load.rows += max(executor.arrival_rate, executor.throughput)
     load.network += executor.bytes_in + executor.bytes_out
     load.memory = float(max(executor.state_bytes - executor.state_on_disk, 0))
     load.state_bytes = float(executor.state_bytes)
