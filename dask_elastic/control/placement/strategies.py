@@ -5,8 +5,8 @@ Goal
 Method
     All costs are row-seconds, the seconds that rows wait in all, as those of moves of shards are. For as long as a
     placement is expected to last, rows wait for their turn on the old and the new node, whichever executor they are
-    for, and for the network, with a round trip where the task is not at home. Rows of the executor wait for the move once. Nodes share their processors among what runs
-    there; above their capacity, rows queue for longer and longer.
+    for, and for the network, with a round trip where the task is not at home. Rows of the executor wait for the move
+    once. Nodes share their processors among what runs there; above their capacity, rows queue for longer and longer.
 Not done
     What copying state costs beside the pause, and processor time at home for rows whose task is elsewhere. Memory, and
     processor time that is spent on traffic: where a planner moves homes for these, the move is required.
