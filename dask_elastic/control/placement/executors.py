@@ -301,10 +301,14 @@ def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
     counts = []
     # Origins that are not known, as on nodes that are retiring, have the place -1.
     for group in groups[:own]:
-        traffic = group.load.traffic
-        rows += [places.get(origin, -1) for origin in traffic]
-        rates += traffic.values()
-        counts.append(len(traffic))
+        single, summed = group.load.single, group.load.summed
+        if single:
+            rows += [places.get((component, index), -1) for component, index, _ in single]
+            rates += [rate for _, _, rate in single]
+        else:
+            rows += [places.get(origin, -1) for origin in summed]
+            rates += summed.values()
+        counts.append(len(single or summed))
     row, columns = np.array(rows, dtype=np.int64), np.repeat(np.arange(own), counts)
     known = row >= 0
     entries = np.array(rates, dtype=np.float64)[known], (row[known], columns[known])

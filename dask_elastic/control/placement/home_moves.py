@@ -142,10 +142,10 @@ class _Choice:
         draining = bool(problem.draining[source])
         # Delays of rows show nothing of what memory and the network gain.
         delays_show = placed.bottleneck == RESOURCES[0] and self.purpose is not Purpose.ORDER and not draining
-        free = delays_show and not (self.purpose is Purpose.TRAFFIC and traffic > 0)
+        free = bool(delays_show and not (self.purpose is Purpose.TRAFFIC and traffic > 0))
         cores = executor.cores.get(executor.home, 0)
         intensity = (executor.bytes_in + executor.bytes_out) / max(executor.total_cores, 1)
-        slots = cores > 0 and placed.free_slots[target] - order.taken[target] >= cores
+        slots = cores > 0 and placed.free_slots[target] - int(order.taken[target]) >= cores
         near = intensity > self.settings.locality_threshold or executor.pinned
         return MoveSite(
             order.load(source), order.load(target), order.busy_of(group), float(placed.rows[group]),

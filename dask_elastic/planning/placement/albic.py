@@ -16,11 +16,14 @@ the least loaded, and drops a pin that exceeds the budget. The pair with the mos
 improves collocation is taken; otherwise a pair that never fits would end all improvement. While bins drain, a plan
 without a new pair is tried too, so that draining comes first. Bounds are shares of the mean load: the paper's are
 percentages of a node at a mean that it does not give, taken as 50 (fifth erratum). Where the answer is no better than
-staying, nothing moves. The partitioner breaks ties by the numbers of groups.
+staying, nothing moves. Where no answer within the budget can come within the bound, which is known beforehand (see
+`dask_elastic.planning.placement.relief`), only the plain program is solved, with which the recursion would end: pairs
+wait until there is balance. The partitioner breaks ties by the numbers of groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,11 +31,15 @@ import numpy as np
 from dask_elastic.planning.placement.check import approach
 from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.milp import Milp
-from dask_elastic.planning.placement.parts import above, contracted, pairs, parts
+from dask_elastic.planning.placement.parts import above, contracted, divided, parts
 from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, collocation, load_distance
+from dask_elastic.planning.placement.relief import relieved
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number, is_whole
+
+_READ = 256
+"""Pairs that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +117,8 @@ class Albic:
         counting = replace(problem, traffic=above(problem, self.score))
         best = Draft(problem).bin
         key = self._objective(counting, best)
-        together, apart = pairs(problem, self.score)
-        most, seconds = self.max_part, self.time_limit
+        together, apart = divided(problem, counting.traffic)
+        most, seconds = 0.0 if self._beyond_budget(problem) else self.max_part, self.time_limit
         while True:
             last = most <= 0
             label = np.arange(problem.groups) if last else parts(problem, together, most, seed)
@@ -132,6 +139,11 @@ class Albic:
                 return problem.placement(best)
             most = max(most - self.step, 0.0) if most - self.step > SLACK else 0.0
 
+    def _beyond_budget(self, problem: PlacementProblem) -> bool:
+        """Return whether no answer within the budget comes within the bound: then the plain one comes nearest."""
+        found = relieved(problem)
+        return found is not None and found.least > (1 + SLACK) * self.max_distance * problem.mean
+
     def _solved(
         self, problem: PlacementProblem, whole: PlacementProblem, label: Ints, seconds: float | None, seed: int
     ) -> tuple[Ints, float]:
@@ -149,7 +161,7 @@ class Albic:
         order = np.lexsort((np.random.default_rng(seed).random(len(apart)), -sent))
         now = collocation(counting, counting.current)
         tried: set[tuple[int, int]] = set()
-        for first, second in label[apart[order]].tolist():
+        for first, second in _rows(label, apart, order):
             if (first, second) not in tried:
                 if len(tried) == self.pair_limit:
                     break
@@ -178,6 +190,12 @@ class Albic:
         moves = None if whole.max_moves is None else whole.max_moves - draft.moves
         cost = None if whole.max_cost is None else max(whole.max_cost - draft.cost, 0.0)
         return replace(whole, current=current, pinned=fixed, max_moves=moves, max_cost=cost)
+
+
+def _rows(label: Ints, apart: Ints, order: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the parts of pairs in an order; few of very many are read."""
+    for begin in range(0, len(order), _READ):
+        yield from map(tuple, label[apart[order[begin : begin + _READ]]].tolist())
 
 
 def _target(whole: PlacementProblem, label: Ints, first: int, second: int) -> int:

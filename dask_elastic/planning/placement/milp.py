@@ -3,9 +3,10 @@
 Goal
     The least load distance within the budget, and empty draining bins; within a limit of time or nodes.
 Heuristic
-    Flux, then moves and swaps that bring the bin furthest from the mean nearer to it, give a first answer. The solver
-    starts from it; unless it soon proves the optimum, it continues with a few bins at a time, and finally with all of
-    them again. The best answer is returned, so a solver that fails or runs out of time does no harm.
+    Where a budget allows few moves, an answer that reaches the bound of all answers needs no solver. Else Flux, then
+    moves and swaps that bring the bin furthest from the mean nearer to it, give a first answer. The solver starts from
+    it; unless it soon proves the optimum, it continues with a few bins at a time, and finally with all of them again.
+    The best answer is returned, so a solver that fails or runs out of time does no harm.
 Not done
     Traffic between groups, which would make the program quadratic.
 
@@ -32,6 +33,7 @@ from dask_elastic.planning.placement.neighbourhood import BINS, improve
 from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.program import BALANCE_FIRST, DRAIN_FIRST, Limits, Program, Weights
 from dask_elastic.planning.placement.quality import better, load_distance
+from dask_elastic.planning.placement.relief import relieved
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
@@ -120,6 +122,8 @@ class Milp:
         tuple of Placement and float
             The answer, and the solver's seconds in terms of `time_limit`.
         """
+        if (best := self._relieved(problem)) is not None:
+            return problem.placement(best, proven=True), 0.0
         starts = self._starts(problem)
         stranded = bool(problem.draining[starts[0]].any())
         if problem.mean <= 0 and not stranded:
@@ -134,6 +138,13 @@ class Milp:
             found, proven, more = self._best(problem, starts, seed, True, rest)
             used += more
         return problem.placement(found, proven), used / _SOLVER
+
+    def _relieved(self, problem: PlacementProblem) -> Ints | None:
+        """Return an answer that reaches the least distance that the budget allows; None if none is known."""
+        found = relieved(problem)
+        if found is None or not self._worthwhile(problem, problem.current, found.bin):
+            return None
+        return found.bin if load_distance(problem, found.bin) <= found.least + _WORTH * problem.mean else None
 
     def _starts(self, problem: PlacementProblem) -> list[Ints]:
         """Return the starts: staying, both variants of Flux, and descents from Flux, drained bins and staying."""
