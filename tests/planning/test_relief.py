@@ -98,3 +98,16 @@ def test_bin_below_the_mean_gets_a_group_where_none_is_above_it():
     problem = PlacementProblem([5, 5, 5, 5, 5, 5], current=[0, 0, 1, 1, 2, 2], bins=4, max_moves=1)
     found = relieved(problem)
     assert load_distance(problem, found.bin) == pytest.approx(found.least, abs=1e-6) == pytest.approx(2.5)
+
+
+def test_solver_is_not_asked_where_no_plan_could_gain_enough(monkeypatch):
+    random = np.random.default_rng(1)
+    problem = PlacementProblem(
+        random.uniform(0.45, 0.55, 300), np.arange(300) % 100, 100, capacity=np.full(100, 8.0), max_moves=4
+    )
+    monkeypatch.setattr("dask_elastic.planning.placement.milp.Program", None)
+    assert Milp(least_gain=0.05).plan(problem).moves == 0
+    gain = load_distance(problem, problem.current) - relieved(problem).least
+    assert 0 < gain < 0.05 * problem.mean
+    monkeypatch.undo()
+    assert Milp(least_gain=gain / problem.mean / 2, time_limit=None, node_limit=1).plan(problem).moves > 0

@@ -62,6 +62,8 @@ class Albic:
         Branch-and-bound nodes per run of the solver. They bound its work, not its time.
     pair_limit : int, optional
         Pairs that are tried until one gains, in each step; all of them if left out.
+    least_gain : float
+        As for `Milp`: a share of the mean load below which the solver does not balance.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class Albic:
     time_limit: float | None = 5.0
     node_limit: int | None = None
     pair_limit: int | None = None
+    least_gain: float = 0.0
 
     gradual = True
     by_number = ("groups", "bins")
@@ -98,7 +101,7 @@ class Albic:
                 raise PlanningError(f"{name} is {value!r}: give 0 or more.")
         if not (is_number(self.step) and self.step > 0):
             raise PlanningError(f"step is {self.step!r}: give more than 0.")
-        Milp(self.time_limit, self.node_limit)
+        Milp(self.time_limit, self.node_limit, least_gain=self.least_gain)
         if self.pair_limit is not None and not (is_whole(self.pair_limit) and self.pair_limit >= 1):
             raise PlanningError(f"pair_limit is {self.pair_limit!r}: give 1 or more, or None to try all pairs.")
 
@@ -148,7 +151,7 @@ class Albic:
         self, problem: PlacementProblem, whole: PlacementProblem, label: Ints, seconds: float | None, seed: int
     ) -> tuple[Ints, float]:
         """Solve the program over parts (step 4); return the bins of the groups and the seconds used."""
-        placement, used = Milp(seconds, self.node_limit).run(whole, seed)
+        placement, used = Milp(seconds, self.node_limit, least_gain=self.least_gain).run(whole, seed)
         return approach(problem, placement.bin[label]), used
 
     def _pinned(
