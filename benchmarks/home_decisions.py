@@ -17,6 +17,7 @@ import asyncio
 import json
 import statistics
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnaps
 
 SLOTS, PER_NODE, ORIGINS, SOURCES = 8, 3, 16, 16
 SERVICE = 1_000.0
+KEPT = 20
 PLANNERS = [name for name in PLACEMENTS if name != SPREAD and name not in ALIASES.values()]
 
 
@@ -79,8 +81,11 @@ class Cluster:
 def decisions(cluster: Cluster, placement: str, periods: int) -> dict[str, Any]:
     """Measure decisions of a placement; its moves are not carried out, so that each plan begins anew."""
     loop, spent, calm, ticks, moves = PlacementLoop(PlacementSettings()), [], [], [], 0
+    # As the control loop does, so that those of a period are not freed by its decision.
+    kept: deque[Snapshot] = deque(maxlen=KEPT)
     for second in range(11 * (periods + 1)):
         snapshot = cluster.snapshot(float(second), placement)
+        kept.append(snapshot)
         began = time.thread_time()
         found = loop.tick(snapshot)
         milliseconds = (time.thread_time() - began) * 1e3

@@ -76,7 +76,7 @@ def run(client: Client, seconds: float, rate: float, keys: int, every: float | N
         {"rows": de.aggregate.Count(), "due": due, **sums}, name="per_key", executors=2, shards=SPACE.shards
     )
     # No balancing and no control: only the requested moves are measured.
-    job = de.submit(topology, client, cores={"per_key": 2}, balance_interval="1h", latency_target=None)
+    job = de.submit(topology, client, cores={"per_key": 1}, balance_interval="1h", latency_target=None)
     began, wait = time.time(), max(WARM_SECONDS, 2 * keys * SERVICE_SECONDS) + 1
     workers = sorted(client.nthreads())
     while job._ask(Wait(job.name, wait)).status.value == "running":

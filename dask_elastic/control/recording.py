@@ -201,7 +201,8 @@ def home_to_dict(change: HomeChange) -> dict[str, Any]:
 def _home_from_dict(value: Mapping[str, Any]) -> HomeChange:
     forecast = value.get("forecast")
     if forecast is not None:
-        costs = tuple(StrategyCost(**cost) for cost in forecast["costs"])
+        # Earlier recordings have delays, in another unit.
+        costs = tuple(StrategyCost(**cost) for cost in forecast["costs"] if "waiting" in cost)
         forecast = HomeForecast(**{**forecast, "costs": costs})
     return HomeChange(**{**value, "executor": _identity(value["executor"]), "forecast": forecast})
 

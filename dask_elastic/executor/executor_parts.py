@@ -153,6 +153,7 @@ class ExecutorParts:
         open_windows = None if windows is None else self.store.open_windows
         with self.lock:
             self.moves.choice.shard_bytes = shard_bytes
+            hops = [task.hop for task in self.routes.tasks.values() if task.hop is not None]
             return self.measures.measured(
                 now,
                 executor=self.identity,
@@ -174,6 +175,7 @@ class ExecutorParts:
                 window_costs=self.store.costs(),
                 separate=self.sharing.planned,
                 computes=computes,
+                hop=sum(hops) / len(hops) if hops else None,
             )
 
     def finished_moves(self) -> list[MoveRecord]:

@@ -103,6 +103,8 @@ class ExecutorMeasure:
         How often the distribution of arrivals over the shards has jumped so far.
     traffic : tuple of (ExecutorId, float)
         Bytes per second from upstream instances, the heaviest ones first.
+    hop : float or None
+        Seconds of a round trip to its remote tasks, the mean over these; None without any.
     """
 
     executor: ExecutorId
@@ -139,6 +141,7 @@ class ExecutorMeasure:
     window_costs: WindowCosts | None = None
     separate: bool = False
     computes: tuple[ComputeMeasure, ...] = ()
+    hop: float | None = None
 
 
 class Measures:

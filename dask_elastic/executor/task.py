@@ -107,6 +107,11 @@ class Task:
         hop = sorted(self._hops)[len(self._hops) // 2]
         self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)
 
+    @property
+    def hop(self) -> float | None:
+        """Seconds of a round trip to the task's node, the median of recent ones; None at home or without any."""
+        return max(sorted(self._hops)[len(self._hops) // 2], 0.0) if self._hops else None
+
 
 def first_tasks(home: int, cores: Mapping[int, int], pending_bytes: int) -> list[Task]:
     """Return the tasks with which an executor starts, those at home first; one at home if it has no cores.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,19 @@ class Portion(NamedTuple):
     changed: StateRows
 
 
+class Pieces(Protocol):
+    """Decides how many rows are copied at once; see `dask_elastic.migration.copy_pieces`."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the next piece, at most."""
+        ...
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Note how long tasks waited for a piece."""
+        ...
+
+
 class OutgoingRows:
     """The rows of a store that another one lacks: at first all, then those that change.
 
@@ -40,6 +53,10 @@ class OutgoingRows:
         The store. A newer copy of it ends this one.
     at_once : int
         Rows that are copied while tasks wait, at most.
+    pieces : Pieces, optional
+        Decides how many rows are copied at once, up to `at_once`, from how long tasks waited.
+    clock : callable
+        Returns seconds, for `pieces`.
 
     Notes
     -----
@@ -63,9 +80,17 @@ class OutgoingRows:
     (['k'], 0)
     """
 
-    def __init__(self, store: KeyedStore, at_once: int = AT_ONCE):
+    def __init__(
+        self,
+        store: KeyedStore,
+        at_once: int = AT_ONCE,
+        pieces: Pieces | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
+    ):
         self._store = store
         self._at_once = at_once
+        self._pieces = pieces
+        self._clock = clock
         self._next = 0
         self._end = 0
         self._declared = False
@@ -101,8 +126,15 @@ class OutgoingRows:
 
     def _take(self) -> Portion | None:
         with self._store.still():
+            began = self._clock()
             slots = self._found()
-            return self._portion(self._store.slots.portions(slots)[0]) if len(slots) else None
+            if not len(slots):
+                return None
+            slots = self._store.slots.portions(slots)[0]
+            portion = self._portion(slots)
+            if self._pieces is not None:
+                self._pieces.took(len(slots), self._clock() - began)
+            return portion
 
     def _found(self) -> Slots:
         """Return the next slots to copy; the caller holds the store still."""
@@ -110,9 +142,10 @@ class OutgoingRows:
         if self._store.outgoing is not self or uncopied is None:
             return np.empty(0, np.intp)
         end = min(self._end, self._store.slots.used)
+        most = self._at_once if self._pieces is None else min(self._at_once, self._pieces.rows)
         while self._next < end:
             window = uncopied[self._next : min(end, self._next + _WINDOW)]
-            found: Slots = self._next + np.flatnonzero(window)[: self._at_once]
+            found: Slots = self._next + np.flatnonzero(window)[:most]
             if len(found):
                 return found
             self._next += _WINDOW

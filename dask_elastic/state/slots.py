@@ -29,6 +29,9 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 Column: TypeAlias = Any
 """The values of one field: an ndarray, or a `Ragged` for a ragged field."""
 
+PreparedArrays: TypeAlias = tuple[tuple[Any, ...], list[Any]]
+"""Longer arrays for slots: those of the identity and the marks, and one for each field that has no lists."""
+
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
 _INDEX_BYTES = 16
@@ -111,22 +114,37 @@ class SlotArrays:
             capacity *= 2
         return capacity
 
-    def grow(self, needed: int) -> None:
-        """Allocate memory for `needed` slots; the capacity doubles, so copying stays proportional to the slots used."""
-        more = self._grown(needed) - self.capacity
+    def prepared(self, needed: int) -> PreparedArrays | None:
+        """Return longer arrays for `grow`, without changing any: sessions go on while their memory is allocated."""
+        capacity = self._grown(needed)
+        identity = (self.hashes, self.checks, self.shards, self.marks)
+        # Not zeros, whose memory would be allocated when the slots are copied.
+        longer = tuple(np.full(capacity, 0, old.dtype) for old in identity)
+        return longer, [None if field.ragged else field.fresh(capacity) for field in self.fields]
+
+    def grow(self, needed: int, prepared: PreparedArrays | None = None) -> None:
+        """Make room for `needed` slots; the capacity doubles, so copying stays proportional to the slots used.
+
+        Parameters
+        ----------
+        needed : int
+            The number of slots.
+        prepared : PreparedArrays, optional
+            What `prepared` has returned for as many; made here if left out.
+        """
         # All arrays are made before any is replaced, so that running out of memory changes nothing.
-        values = [
-            old if field.ragged else np.concatenate([old, field.fresh(more)])
-            for old, field in zip(self.values, self.fields, strict=True)
-        ]
-        hashes, checks, shards, marks = (
-            np.concatenate([old, np.zeros(more, old.dtype)])
-            for old in (self.hashes, self.checks, self.shards, self.marks)
-        )
-        for column in values:
+        longer, values = prepared or self.prepared(needed) or ((), [])
+        more, used = self._grown(needed) - self.capacity, self.used
+        for old, new in zip((self.hashes, self.checks, self.shards, self.marks), longer, strict=True):
+            new[:used] = old[:used]
+        for column, fresh in zip(self.values, values, strict=True):
+            if fresh is not None:
+                fresh[:used] = column[:used]
+        for column in self.values:
             if isinstance(column, RaggedColumn):
                 column.grow(more)
-        self.values, self.hashes, self.checks, self.shards, self.marks = values, hashes, checks, shards, marks
+        self.values = [old if new is None else new for old, new in zip(self.values, values, strict=True)]
+        self.hashes, self.checks, self.shards, self.marks = longer
         self._grow_uncopied()
 
     def allocate(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:

@@ -153,8 +153,10 @@ class StoredKeys(ShardOwners):
                 self.reserve(nbytes)
             else:
                 self._move(storage)
+        # Tasks wait only while slots are copied: allocating the memory takes several times as long.
+        prepared = self.slots.prepared(needed)
         with self._all_gates():
-            self.slots.grow(needed)
+            self.slots.grow(needed, prepared)
 
     def _pack(self) -> None:
         self._move(self.storage)

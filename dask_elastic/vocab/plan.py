@@ -34,6 +34,10 @@ class CoreChange:
     moved_bytes: float = 0.0
 
 
+NONE, LABELLED, HOME = "none", "labelled", "home"
+"""Strategies: nothing moves; shards move to tasks on the other node, and the home stays; or the home moves."""
+
+
 @dataclass(frozen=True)
 class StrategyCost:
     """What a move of the home of one executor costs, or what is done instead of it.
@@ -42,9 +46,9 @@ class StrategyCost:
     ----------
     strategy : {"none", "labelled", "home"}
         Nothing moves; shards move to tasks on the other node, and the home stays; or the home moves.
-    delay : float
-        Seconds by which a row of the executor is late on the average, from waiting for its turn, for the network and
-        for the move, while a placement lasts.
+    waiting : float
+        Row-seconds for which rows on both nodes wait while the placement lasts: for their turn, for the network, and
+        for the move.
     moved_bytes : float
         Bytes of state that move, once.
     pause : float
@@ -52,11 +56,11 @@ class StrategyCost:
     traffic : float
         Bytes per second between nodes that another strategy would save.
     allowed : bool
-        Whether it can be chosen: there are slots for the tasks, and a retiring node is emptied.
+        Whether it can be chosen: there are slots for the tasks, and the planner's reason for the move permits it.
     """
 
     strategy: str
-    delay: float
+    waiting: float
     moved_bytes: float
     pause: float
     traffic: float
@@ -65,7 +69,7 @@ class StrategyCost:
 
 @dataclass(frozen=True)
 class HomeMove:
-    """A move of the home of one executor to another node, with what it is expected to cost and to gain.
+    """A move of the home of one executor to another node, or of its shards, with its expected costs and gains.
 
     Parameters
     ----------
@@ -76,7 +80,7 @@ class HomeMove:
     executor : ExecutorId
         The executor.
     source, target : int
-        Its home and its new home, numbered as in the snapshot.
+        Its home and the planned one, numbered as in the snapshot.
     moved_bytes : float
         Bytes of state that move.
     pause : float
@@ -86,7 +90,9 @@ class HomeMove:
     traffic : float
         Bytes per second that no longer pass between nodes; negative where more of them do.
     costs : tuple of StrategyCost
-        What the move costs, and what other strategies would.
+        What each strategy costs.
+    strategy : {"none", "labelled", "home"}
+        The chosen one. The other values are those of this strategy.
     """
 
     job: str
@@ -99,11 +105,12 @@ class HomeMove:
     gain: float
     traffic: float
     costs: tuple[StrategyCost, ...] = ()
+    strategy: str = HOME
 
 
 @dataclass(frozen=True)
 class HomeForecast:
-    """Why a planner moves the home of one executor, and what it expects.
+    """Why a planner moves the home of one executor or its shards, and what it expects.
 
     Parameters
     ----------
@@ -118,7 +125,9 @@ class HomeForecast:
     traffic : float
         Bytes per second that no longer pass between nodes; negative where more of them do.
     costs : tuple of StrategyCost
-        What the move costs, and what other strategies would.
+        What each strategy costs.
+    strategy : {"none", "labelled", "home"}
+        The chosen one.
     """
 
     placement: str
@@ -127,6 +136,7 @@ class HomeForecast:
     gain: float
     traffic: float
     costs: tuple[StrategyCost, ...] = ()
+    strategy: str = HOME
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ class ExecutorSnapshot:
         Its watermark, microseconds since the Unix epoch.
     traffic : tuple of Traffic
         Its inputs by upstream instance, heaviest first; with many instances only the heaviest ones.
+    hop : float or None
+        Seconds of a round trip between its home and its tasks on other nodes; None without any.
     shard_load : array of float, optional
         Busy seconds per second of each shard.
     shard_bytes : array of float, optional
@@ -157,6 +159,7 @@ class ExecutorSnapshot:
     computes: tuple[ComputeMeasure, ...] = ()
     event_time: int | None = None
     traffic: tuple[Traffic, ...] = ()
+    hop: float | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     # Set on each instance; not a field, since it follows from `cores`.

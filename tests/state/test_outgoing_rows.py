@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_elastic.migration.copy_pieces import CopyPieces
 from dask_elastic.state.codec import encode
-from dask_elastic.state.outgoing_rows import OutgoingRows
+from dask_elastic.state.outgoing_rows import AT_ONCE, OutgoingRows
 from dask_elastic.state.slots import LIVE, TOMBSTONE, SlotArrays
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.aggregates.field import Field
@@ -233,3 +236,75 @@ def test_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
     with pytest.raises(AssertionError):
         check(MUTANTS[mutate])
+
+
+class Ticks:
+    """A clock by which each row that is copied takes some seconds, read while tasks wait."""
+
+    def __init__(self, store, seconds):
+        self.store, self.seconds = store, seconds
+
+    def __call__(self):
+        # Called before and after each piece, with the store held still.
+        flags = self.store.slots.uncopied
+        left = int(np.count_nonzero(flags)) if flags is not None else 0
+        return -self.seconds * left
+
+
+class Recorded:
+    """Pieces that note how long tasks waited for each."""
+
+    def __init__(self, pieces):
+        self.pieces, self.waits = pieces, []
+
+    @property
+    def rows(self):
+        return self.pieces.rows
+
+    def took(self, rows, seconds):
+        self.waits.append(seconds)
+        self.pieces.took(rows, seconds)
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 1e-5, 5e-5])
+def test_tasks_wait_briefly_for_each_piece_however_slow_a_row_is(seconds):
+    store = KeyedStore(4, lambda hashes: (hashes % np.uint64(4)).astype(np.intp))
+    store.declare(SCHEMA, FIELDS)
+    for shard in range(4):
+        store.grant(shard, 1)
+    session, keys = store.session(1), np.arange(20_000)
+    located = session.locate(pa.record_batch({"k": keys}), ["k"], keys.astype(np.uint64))
+    session.apply(located, lambda current: [current[0] + 1])
+    pieces = Recorded(CopyPieces(AT_ONCE, 0.002))
+    rows = OutgoingRows(store, AT_ONCE, pieces, Ticks(store, seconds))
+    there = KeyedStore(4, lambda hashes: (hashes % np.uint64(4)).astype(np.intp))
+    for portion in rows.sweep():
+        there.install(encode(portion.unchanged))
+    assert len(there) == len(keys)
+    # The first piece is a guess.
+    assert max(pieces.waits[1:]) <= 0.002 * (1 + 1e-6)
+    assert len(pieces.waits) <= 6 + 1.5 * max(len(keys) * seconds / 0.002, len(keys) / AT_ONCE)
+
+
+def test_memory_is_allocated_while_tasks_go_on(monkeypatch):
+    store = KeyedStore(4, lambda hashes: (hashes % np.uint64(4)).astype(np.intp), make_lock=threading.Lock)
+    store.declare(SCHEMA, FIELDS)
+    for shard in range(4):
+        store.grant(shard, 1)
+    session, other, free = store.session(1), store.session(2), []
+
+    def prepared(slots, needed):
+        free.append(not other.gate.locked())
+        return made(slots, needed)
+
+    made = SlotArrays.prepared
+    monkeypatch.setattr(SlotArrays, "prepared", prepared)
+    for first in range(0, 10_000, 1_000):
+        keys = np.arange(first, first + 1_000)
+        located = session.locate(pa.record_batch({"k": keys}), ["k"], keys.astype(np.uint64))
+        session.apply(located, lambda current: [current[0] + 1])
+    assert len(free) > 2
+    assert all(free)
+    keys, (values,) = store.rows()
+    assert sorted(keys["k"].to_pylist()) == list(range(10_000))
+    assert set(values.tolist()) == {1}

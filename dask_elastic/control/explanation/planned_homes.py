@@ -10,6 +10,7 @@ from dask_elastic.control.explanation.amounts import joined, size
 from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.control.reason import duration
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import HOME, NONE
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class PlannedHomeMove:
         Bytes per second that no longer pass between workers; negative where more of them do.
     deferred : bool
         Whether the move is not made yet.
+    strategy : {"home", "labelled", "none"}
+        Whether the home moves, its shards move while the home stays, or nothing does, since rows wait less then.
 
     Examples
     --------
@@ -55,10 +58,14 @@ class PlannedHomeMove:
     gain: float
     traffic: float
     deferred: bool
+    strategy: str = HOME
 
     def __str__(self) -> str:
+        if self.strategy == NONE:
+            return f"home of {self.executor}: stays at {self.source} and not {self.target}, since rows wait less so"
+        what = "home" if self.strategy == HOME else "shards"
         parts = [
-            f"home of {self.executor}: {self.source} → {self.target}",
+            f"{what} of {self.executor}: {self.source} → {self.target}",
             f"{size(self.moved_bytes)} of state",
             f"pause {duration(self.pause)}",
             f"load distance {_signed(-self.gain)}{abs(100 * self.gain):.0f} % of the mean",
@@ -163,7 +170,8 @@ def planned_homes(
 
 
 def _shown(decision: PlacementDecision, current: Snapshot) -> PlannedHomes:
-    moves = [(move, False) for move in decision.moves] + [(move, True) for move in decision.deferred]
+    moves = [(move, False) for move in decision.moves]
+    moves += [(move, True) for move in (*decision.deferred, *decision.kept)]
     return PlannedHomes(
         decision.placement,
         tuple(_shown_move(move, deferred, current) for move, deferred in moves),
@@ -181,7 +189,7 @@ def _shown(decision: PlacementDecision, current: Snapshot) -> PlannedHomes:
 def _shown_move(move: HomeMove, deferred: bool, current: Snapshot) -> PlannedHomeMove:
     source, target = (current.nodes[node].address for node in (move.source, move.target))
     return PlannedHomeMove(
-        move.executor, source, target, move.moved_bytes, move.pause, move.gain, move.traffic, deferred
+        move.executor, source, target, move.moved_bytes, move.pause, move.gain, move.traffic, deferred, move.strategy
     )
 
 

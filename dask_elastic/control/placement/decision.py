@@ -22,7 +22,8 @@ class PlacementDecision:
     placement : str
         The name of the placement that decided.
     moves : tuple of HomeMove
-        The moves, in the order in which they are to be carried out; empty if `deferred` is given.
+        The moves, of homes or of shards where the home stays, in the order in which they are to be carried out; empty
+        if `deferred` is given.
     reason : str
         Why homes move, or why they do not, as a sentence for people.
     deferred : tuple of HomeMove
@@ -39,6 +40,8 @@ class PlacementDecision:
         Nodes that it does not need, by address.
     release : tuple of str
         Retiring nodes that are no home of the job any more, by address.
+    kept : tuple of HomeMove
+        Moves of the plan that are not made, because rows wait less if nothing moves.
     """
 
     time: float
@@ -56,6 +59,7 @@ class PlacementDecision:
     add: int = 0
     remove: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
+    kept: tuple[HomeMove, ...] = ()
 
     @property
     def moved_bytes(self) -> float:

@@ -5,7 +5,8 @@ Goal
 Method
     The groups are the executors of the planned job, then its sources and the executors of other jobs, which stay where
     they are. The resources are processor time, memory and network. The load of an executor counts at its home, where
-    its receiver and its state are, also where it has cores on other nodes.
+    its receiver and its state are, also where it has cores on other nodes; without a core at home, its processor time
+    counts where its cores are.
 Not done
     Sinks, which follow the executors that feed them.
 
@@ -26,10 +27,10 @@ from scipy.sparse import coo_matrix
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.measured_loads import ExecutorLoad, JobLoads
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.problem import Floats, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import HomeMove
+from dask_elastic.vocab.plan import LABELLED, HomeMove
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 RESOURCES = ("processor time", "memory", "network")
@@ -58,6 +59,10 @@ class PlacedExecutors:
         The slots of each bin that no executor has, 0 or more.
     resources : tuple of str
         The resource of each column of the loads.
+    rows : array of float
+        The rows per second of each group that keep its processor load busy.
+    unit : float
+        The cores that are one unit of processor load in the problem.
     """
 
     job: JobKey
@@ -68,6 +73,8 @@ class PlacedExecutors:
     addresses: tuple[str, ...]
     free_slots: tuple[int, ...]
     resources: tuple[str, ...]
+    rows: Floats
+    unit: float
 
     @property
     def bottleneck(self) -> str:
@@ -120,7 +127,7 @@ def placed_executors(
     draining = [snapshot.nodes[place].retiring for place in nodes]
     if all(draining):
         raise PlanningError(f"homes of job {job.name!r} cannot be planned: no node stays. Add workers.")
-    groups = [_Group(one.executor, one.home, loads[job_key(job)].get(one.executor)) for one in job.executors]
+    groups = [_at_home(one, one.executor, loads[job_key(job)], draining[bins[one.home]]) for one in job.executors]
     groups += _fixed(snapshot, job, loads)
     stay = [one.executor in held or one.pinned for one in job.executors]
     current = np.array([bins[group.node] for group in groups], dtype=np.int64)
@@ -161,11 +168,15 @@ def placed_executors(
         tuple(snapshot.nodes[place].address for place in nodes),
         tuple(map(_free_slots(snapshot).__getitem__, nodes)),
         tuple(RESOURCES[column] for column in columns),
+        np.array([group.load.rows for group in groups], dtype=np.float64),
+        float(whole[0]),
     )
 
 
 def with_moves(snapshot: Snapshot, moves: Sequence[HomeMove]) -> Snapshot:
     """Return a snapshot as it would be after some moves: homes at their new nodes, with the cores that were at the old.
+
+    Where shards move and the home stays, only the cores are at the new node.
 
     Parameters
     ----------
@@ -180,10 +191,15 @@ def with_moves(snapshot: Snapshot, moves: Sequence[HomeMove]) -> Snapshot:
         The same measurements at other homes.
     """
     targets = {(move.job, move.generation, move.executor): move.target for move in moves}
+    apart = {(move.job, move.generation, move.executor) for move in moves if move.strategy == LABELLED}
     jobs = []
     for job in snapshot.jobs:
-        homes = [targets.get((*job_key(job), one.executor), one.home) for one in job.executors]
-        jobs.append(replace(job, executors=tuple(map(at_home, job.executors, homes))))
+        executors = []
+        for one in job.executors:
+            key = (*job_key(job), one.executor)
+            after = at_home(one, targets.get(key, one.home))
+            executors.append(replace(after, home=one.home) if key in apart else after)
+        jobs.append(replace(job, executors=tuple(executors)))
     return replace(snapshot, jobs=tuple(jobs))
 
 
@@ -214,16 +230,45 @@ class _Group:
         return self.given or _NONE
 
 
+def _at_home(one: ExecutorSnapshot, name: ExecutorId, loads: JobLoads, retiring: bool) -> _Group:
+    """Return what an executor needs at its home."""
+    load = loads.get(one.executor)
+    if load is not None and _apart(one, retiring):
+        load = replace(load, processor=0.0, rows=0.0)
+    return _Group(name, one.home, load)
+
+
+def _apart(one: ExecutorSnapshot, retiring: bool) -> bool:
+    """Return whether an executor has no core at home, although it could."""
+    return bool(one.cores) and one.home not in one.cores and not retiring
+
+
+def _tasks(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> list[_Group]:
+    """Return what the tasks of executors need that have no core at home, on the nodes of their cores."""
+    found = []
+    for one in job.executors:
+        load = loads.get(one.executor)
+        if load is None or not _apart(one, nodes[one.home].retiring):
+            continue
+        name = ExecutorId(f"{job.name}/{one.executor.component}/tasks", one.executor.index)
+        for node, count in one.cores.items():
+            share = count / one.total_cores
+            part = ExecutorLoad(processor=share * load.processor, rows=share * load.rows)
+            found.append(_Group(name, node, part))
+    return found
+
+
 def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> list[_Group]:
     """Return the sources of a job and the executors of others, except on nodes that are retiring."""
     found = [_Group(ExecutorId(one.component, one.index), one.node, None) for one in job.sources]
     for other in snapshot.jobs:
         if other is not job:
             found += [
-                _Group(ExecutorId(f"{other.name}/{one.executor.component}", one.executor.index), one.home,
-                       loads[job_key(other)].get(one.executor))
+                _at_home(one, ExecutorId(f"{other.name}/{one.executor.component}", one.executor.index),
+                         loads[job_key(other)], snapshot.nodes[one.home].retiring)
                 for one in other.executors
             ]  # fmt: skip
+        found += _tasks(other, loads[job_key(other)], snapshot.nodes)
     known = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
     return [group for group in found if group.node in known]
 
@@ -256,10 +301,14 @@ def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
     counts = []
     # Origins that are not known, as on nodes that are retiring, have the place -1.
     for group in groups[:own]:
-        traffic = group.load.traffic
-        rows += [places.get(origin, -1) for origin in traffic]
-        rates += traffic.values()
-        counts.append(len(traffic))
+        single, summed = group.load.single, group.load.summed
+        if single:
+            rows += [places.get((component, index), -1) for component, index, _ in single]
+            rates += [rate for _, _, rate in single]
+        else:
+            rows += [places.get(origin, -1) for origin in summed]
+            rates += summed.values()
+        counts.append(len(single or summed))
     row, columns = np.array(rows, dtype=np.int64), np.repeat(np.arange(own), counts)
     known = row >= 0
     entries = np.array(rates, dtype=np.float64)[known], (row[known], columns[known])

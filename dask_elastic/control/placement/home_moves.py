@@ -4,30 +4,62 @@ Goal
     Each move says what it gains where it stands in the order, so that the gains sum to that of the plan.
 Method
     Those from retiring nodes come first, then those that lower the load distance most, then those that keep most
-    traffic within nodes. The loads of nodes and the traffic within them are updated from one move to the next.
+    traffic within nodes. Each is made by the strategy that lets rows wait least: the home moves, its shards move, or
+    nothing does. The loads of nodes and the traffic within them are updated from one move to the next.
 Not done
+    A choice for several moves at once: of two that gain only together, the first may be left out.
     An order by gain for many moves: from `ORDERED` on, the heaviest executors come first.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from dask_elastic.control.placement.executors import PlacedExecutors
+from dask_elastic.control.placement.executors import RESOURCES, PlacedExecutors
 from dask_elastic.control.placement.move_rates import MoveRates
+from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.control.placement.strategies import NodeUse, strategy_costs
-from dask_elastic.planning.placement.problem import Floats, Ints, Placement, PlacementProblem
-from dask_elastic.vocab.plan import HomeMove
+from dask_elastic.control.placement.strategies import MoveSite, NodeLoad, cheapest, strategy_costs
+from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement, PlacementProblem
+from dask_elastic.vocab.plan import HOME, LABELLED, NONE, HomeMove
 
 ORDERED = 64
 """Up to so many moves are ordered by what each gains; more are ordered by load."""
 
 
+@dataclass(frozen=True, eq=False)
+class ChosenMoves:
+    """The moves that lead to a placement, each by the strategy that costs least.
+
+    Parameters
+    ----------
+    moves : tuple of HomeMove
+        Those of homes, and of shards where the home stays.
+    kept : tuple of HomeMove
+        Moves that are not made, because rows would wait less if nothing moved.
+    distance : float
+        The load distance after the moves.
+    bin : array of int
+        The bin of each group after the moves.
+    """
+
+    moves: tuple[HomeMove, ...]
+    kept: tuple[HomeMove, ...]
+    distance: float
+    bin: Ints
+
+
 def home_moves(
-    placed: PlacedExecutors, placement: Placement, settings: PlacementSettings, rates: MoveRates | None = None
-) -> tuple[HomeMove, ...]:
-    """Return the moves of homes that lead to a placement, those from retiring nodes and with most gain first.
+    placed: PlacedExecutors,
+    placement: Placement,
+    settings: PlacementSettings,
+    rates: MoveRates | None = None,
+    purpose: Purpose = Purpose.BALANCE,
+    horizon: float = 0.0,
+) -> ChosenMoves:
+    """Return the moves that lead to a placement, those from retiring nodes and with most gain first.
 
     Parameters
     ----------
@@ -39,40 +71,86 @@ def home_moves(
         The time for which homes stay, and the capacity of the network.
     rates : MoveRates, optional
         Those from which pauses are predicted; by default those of the settings.
+    purpose : Purpose
+        What the planner moves homes for, which decides what else is allowed.
+    horizon : float
+        Seconds for which placements last, if that is longer than the settings say.
 
     Returns
     -------
-    tuple of HomeMove
-        One for each executor of the job that changes its node. The gains are those of the moves in this order, so that
-        they sum to the gain of all.
+    ChosenMoves
+        One for each executor of the job that the placement moves. The gains are those of the moves in this order, so
+        that they sum to the gain of all.
     """
     problem = placed.problem
-    rates = rates or MoveRates(settings.handover, settings.transfer)
+    choice = _Choice(
+        placed, settings, rates or MoveRates(settings.handover, settings.transfer), purpose,
+        max(settings.cooldown, settings.period, horizon),
+    )  # fmt: skip
     own = len(placed.executors)
     left = np.flatnonzero(placement.bin[:own] != problem.current[:own]).tolist()
     if len(left) > ORDERED:
         left.sort(key=lambda group: (not problem.draining[problem.current[group]], -problem.weight[group], group))
     order = _Order(placed)
-    unit = problem.mean or 1.0
-    found = []
+    found: list[HomeMove] = []
     by_gain = len(left) <= ORDERED
     while left:
         group = min(left, key=lambda one: order.rank(one, int(placement.bin[one]))) if by_gain else left[0]
         left.remove(group)
-        source, target = int(problem.current[group]), int(placement.bin[group])
-        use = order.use(group, target)
-        gain, traffic = order.move(group, target)
-        state = float(problem.state_bytes[group])
-        costs = strategy_costs(
-            placed.snapshots[group], use, rates, max(settings.cooldown, settings.period), settings.bandwidth, traffic
-        )
-        found.append(
-            HomeMove(
-                *placed.job, placed.executors[group], placed.nodes[source], placed.nodes[target], moved_bytes=state,
-                pause=rates.pause(state), gain=gain / unit, traffic=traffic, costs=costs,
-            )
+        found.append(choice.made(order, group, int(placement.bin[group])))
+    moves, kept = (tuple(one for one in found if (one.strategy == NONE) is stays) for stays in (False, True))
+    return ChosenMoves(moves, kept, order.distance, order.bin)
+
+
+class _Choice:
+    """Chooses the strategy of each move.
+
+    Parameters
+    ----------
+    placed, settings, rates, purpose, horizon
+        As for `home_moves`.
+    """
+
+    def __init__(
+        self, placed: PlacedExecutors, settings: PlacementSettings, rates: MoveRates, purpose: Purpose, horizon: float
+    ):
+        self.placed, self.settings, self.rates, self.purpose, self.horizon = placed, settings, rates, purpose, horizon
+        self._any_kept = False
+
+    def made(self, order: _Order, group: int, target: int) -> HomeMove:
+        """Return the move of a group by the cheapest strategy, and note it in the order."""
+        placed, problem, settings = self.placed, self.placed.problem, self.settings
+        source, traffic = int(problem.current[group]), order.more_inside(group, target)
+        executor, site = placed.snapshots[group], self._site(order, group, target, traffic)
+        costs = strategy_costs(executor, site, self.rates, self.horizon, settings.bandwidth, traffic)
+        best = cheapest(costs)
+        # Those that stay may take the room of others.
+        strategy = NONE if self._any_kept and best.strategy == HOME and not order.fits(group, target) else best.strategy
+        self._any_kept |= strategy == NONE
+        gain = order.move(group, target, strategy)
+        cost = next(one for one in costs if one.strategy == strategy)
+        return HomeMove(
+            *placed.job, placed.executors[group], placed.nodes[source], placed.nodes[target],
+            moved_bytes=cost.moved_bytes, pause=cost.pause, gain=gain / (problem.mean or 1.0),
+            traffic={HOME: traffic, LABELLED: -(executor.bytes_in + executor.bytes_out), NONE: 0.0}[strategy],
+            costs=costs, strategy=strategy,
         )  # fmt: skip
-    return tuple(found)
+
+    def _site(self, order: _Order, group: int, target: int, traffic: float) -> MoveSite:
+        placed, problem = self.placed, self.placed.problem
+        source, executor = int(problem.current[group]), placed.snapshots[group]
+        draining = bool(problem.draining[source])
+        # Delays of rows show nothing of what memory and the network gain.
+        delays_show = placed.bottleneck == RESOURCES[0] and self.purpose is not Purpose.ORDER and not draining
+        free = bool(delays_show and not (self.purpose is Purpose.TRAFFIC and traffic > 0))
+        cores = executor.cores.get(executor.home, 0)
+        intensity = (executor.bytes_in + executor.bytes_out) / max(executor.total_cores, 1)
+        slots = cores > 0 and placed.free_slots[target] - int(order.taken[target]) >= cores
+        near = intensity > self.settings.locality_threshold or executor.pinned
+        return MoveSite(
+            order.load(source), order.load(target), order.busy_of(group), float(placed.rows[group]),
+            stay_allowed=free, shards_allowed=free and slots and not near,
+        )  # fmt: skip
 
 
 class _Order:
@@ -89,36 +167,54 @@ class _Order:
         self.placed, self.problem = placed, problem
         self.bin = problem.current.copy()
         self.shares = problem.shares(self.bin)
-        self.busy = problem.totals(self.bin)[:, 0]
+        self.totals = problem.totals(self.bin)
+        self.rows = np.bincount(self.bin, placed.rows, problem.bins)
+        self.taken = np.zeros(problem.bins, dtype=np.int64)
         self.distance = self._distance(self.shares)
         self.neighbours = _Neighbours(problem)
 
     def rank(self, group: int, target: int) -> tuple[bool, float, float]:
         """Return the place of a move in the order: from retiring nodes first, then by distance, then by traffic."""
         stays = not self.problem.draining[self.bin[group]]
-        return stays, self._distance(self._shares(group, target)), -self._more_inside(group, target)
+        return stays, self._distance(self._shares(group, target)), -self.more_inside(group, target)
 
-    def move(self, group: int, target: int) -> tuple[float, float]:
-        """Make a move; return by how much the load distance falls, and the traffic within nodes grows."""
-        more, source = self._more_inside(group, target), int(self.bin[group])
+    def move(self, group: int, target: int, strategy: str) -> float:
+        """Make a move by a strategy; return by how much the load distance falls."""
+        if strategy == NONE:
+            return 0.0
+        source = int(self.bin[group])
         self.shares = self._shares(group, target)
-        load = self.problem.loads[group, 0]
-        self.busy[source] -= load
-        self.busy[target] += load
+        load = self.problem.loads[group]
+        # Where shards move, memory and network stay at home.
+        moved = load if strategy == HOME else load * (np.arange(len(load)) == 0)
+        self.totals[source] -= moved
+        self.totals[target] += moved
+        self.rows[source] -= self.placed.rows[group]
+        self.rows[target] += self.placed.rows[group]
         before, self.distance = self.distance, self._distance(self.shares)
-        self.bin[group] = target
-        return before - self.distance, more
+        if strategy == HOME:
+            self.bin[group] = target
+        executor = self.placed.snapshots[group]
+        self.taken[target] += executor.cores.get(executor.home, 0)
+        return before - self.distance
 
-    def use(self, group: int, target: int) -> NodeUse:
-        """Return the use of processors around a move that is not made yet."""
-        source, capacity = int(self.bin[group]), self.problem.capacities[:, 0]
-        return NodeUse(
-            source=float(self.busy[source] / capacity[source]),
-            target=float(self.busy[target] / capacity[target]),
-            target_after=float((self.busy[target] + self.problem.loads[group, 0]) / capacity[target]),
-            free_slots=self.placed.free_slots[target],
-            draining=bool(self.problem.draining[source]),
+    def fits(self, group: int, target: int) -> bool:
+        """Return whether a group fits into what is left of a bin."""
+        limit = self.problem.limit[target]
+        return bool((self.totals[target] + self.problem.loads[group] <= limit * (1 + SLACK)).all())
+
+    def load(self, bin: int) -> NodeLoad:
+        """Return the load of the processors of a bin."""
+        unit = self.placed.unit
+        return NodeLoad(
+            max(float(self.totals[bin, 0]) * unit, 0.0),
+            float(self.problem.capacities[bin, 0]) * unit,
+            max(float(self.rows[bin]), 0.0),
         )
+
+    def busy_of(self, group: int) -> float:
+        """Return the cores that a group keeps busy."""
+        return float(self.problem.loads[group, 0]) * self.placed.unit
 
     def _shares(self, group: int, target: int) -> Floats:
         after, weight = self.shares.copy(), self.problem.weight[group]
@@ -130,7 +226,7 @@ class _Order:
     def _distance(self, shares: Floats) -> float:
         return float(np.abs(shares[self.problem.live] - self.problem.mean).max())
 
-    def _more_inside(self, group: int, target: int) -> float:
+    def more_inside(self, group: int, target: int) -> float:
         """Return the bytes per second that are within a node after a move, and were not before."""
         others, rates = self.neighbours.of(group)
         places = self.bin[others]

@@ -5,11 +5,12 @@ Goal
 Method
     Snapshots are collected for one period. Their mean loads and traffic make a placement problem, which the job's
     planner solves within a budget of moves and bytes; scaling, balance and collocation are decided together, by ALBIC's
-    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once. While
-    hardly anything changes after a plan without gain, no other is made for some periods.
+    loop. Homes move only if a plan gains enough in several periods in a row; retiring nodes are emptied at once. Each
+    move is made by the strategy that lets rows wait least for as long as the placement is expected to last, which is as
+    long as the present one has lasted. While hardly anything changes after a plan without gain, no other is made for
+    some periods.
 Not done
     Carrying the moves out, and weighing one job's gain against another's: each job is planned with the others fixed.
-    Choosing another strategy where it costs less: each move says what the others would cost.
 
 Notes
 -----
@@ -33,6 +34,7 @@ from dask_elastic.control.placement.home_moves import home_moves
 from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, served_rates
 from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.planners import Consecutive, planner_of_job
+from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.scaling import ReportedScaling
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.reconfiguration import Reconfigurer
@@ -43,7 +45,7 @@ from dask_elastic.planning.placement.quality import collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove
-from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 
 KEPT_COUNTS = 1_000
 """Numbers of nodes from which the transition matrix of MTM is made."""
@@ -60,7 +62,8 @@ class _Memory:
     reconfigurer: Reconfigurer
     reported: ReportedScaling | None
     history: deque[JobLoads]
-    homes: dict[ExecutorId, str] = field(default_factory=dict)
+    since: float
+    places: dict[ExecutorId, tuple[str, bool]] = field(default_factory=dict)
     moved_at: dict[ExecutorId, float] = field(default_factory=dict)
     worthwhile: int = 0
     fruitless: FruitlessPlan | None = None
@@ -166,26 +169,26 @@ class PlacementLoop:
         return tuple(found)
 
     def _note_homes(self, snapshot: Snapshot) -> None:
-        """Note which homes have moved, however that came about."""
+        """Note which homes have moved, or have their cores elsewhere, however that came about."""
         for job in snapshot.jobs:
             name = self.placement or job.placement
             if name == SPREAD or job.paradigm == "static":
                 continue
             memory = self._jobs.get(job_key(job))
             if memory is None or memory.placement != name:
-                memory = self._jobs[job_key(job)] = self._memory(name)
+                memory = self._jobs[job_key(job)] = self._memory(name, snapshot.now)
             for executor in job.executors:
-                home = snapshot.nodes[executor.home].address
-                if memory.homes.get(executor.executor, home) != home:
-                    memory.moved_at[executor.executor] = snapshot.now
-                memory.homes[executor.executor] = home
+                place = _place(executor, snapshot)
+                if memory.places.get(executor.executor, place) != place:
+                    memory.moved_at[executor.executor] = memory.since = snapshot.now
+                memory.places[executor.executor] = place
 
-    def _memory(self, placement: str) -> _Memory:
+    def _memory(self, placement: str, now: float) -> _Memory:
         chosen = planner_of_job(placement, self.node_counts, self.settings)
         # The planners of consecutive executors take the number of nodes as it is.
         reported = None if self.settings.scales and not isinstance(chosen, Consecutive) else ReportedScaling()
         reconfigurer = Reconfigurer(chosen, reported or TargetUtilisation(), self.settings.seed)
-        return _Memory(placement, reconfigurer, reported, deque(maxlen=self.settings.windows))
+        return _Memory(placement, reconfigurer, reported, deque(maxlen=self.settings.windows), now)
 
     def _decision(self, snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> PlacementDecision:
         memory = self._jobs[job_key(job)]
@@ -205,8 +208,16 @@ class PlacementLoop:
             memory.worthwhile = 0
             return PlacementDecision(*head, (), f"no plan: {error}")
         problem = placed.problem
-        moves = home_moves(placed, placement, self.settings, self.rates)
-        now, then = _quality(problem, problem.current), _quality(problem, placement.bin)
+        chosen = home_moves(
+            placed,
+            placement,
+            self.settings,
+            self._rates(snapshot),
+            Purpose.of(memory.placement),
+            snapshot.now - memory.since,
+        )
+        moves, now = chosen.moves, _quality(problem, problem.current)
+        then = _distance(problem, chosen.distance), collocation(problem, chosen.bin)
         leaving = {placed.nodes[bin] for bin in np.flatnonzero(problem.draining).tolist()}
         urgent = tuple(move for move in moves if move.source in leaving)
         least = self.settings.least_gain
@@ -226,8 +237,9 @@ class PlacementLoop:
         return PlacementDecision(
             *head,
             () if job.dry_run else made,
-            _UNCHANGED if skips else _reason(made, deferred, gains, self.settings, job.dry_run),
+            _UNCHANGED if skips else _reason(made, deferred, gains, bool(chosen.kept), self.settings, job.dry_run),
             deferred=moves if job.dry_run else deferred,
+            kept=chosen.kept,
             bottleneck=placed.bottleneck,
             distance=now[0],
             planned_distance=then[0],
@@ -241,6 +253,12 @@ class PlacementLoop:
                 if problem.draining[bin] and bin not in held_bins
             ),
         )
+
+    def _rates(self, snapshot: Snapshot) -> MoveRates:
+        """Return the rates of moves, with the round trips that are measured now."""
+        rates = self.rates or MoveRates(self.settings.handover, self.settings.transfer, hop=self.settings.hop)
+        hops = [one.hop for job in snapshot.jobs for one in job.executors if one.hop is not None]
+        return replace(rates, hop=sum(hops) / len(hops)) if hops else rates
 
     def _skips(self, memory: _Memory, placed: PlacedExecutors) -> bool:
         """Return whether another plan would gain as little as the last one."""
@@ -281,12 +299,27 @@ class PlacementLoop:
 
 def _quality(problem: PlacementProblem, bin: np.ndarray) -> tuple[float, float]:
     """Return the load distance as a share of the mean, without errors of rounding, and the collocation."""
-    distance = load_distance(problem, bin) / problem.mean if problem.mean > 0 else 0.0
-    return distance if distance > SLACK else 0.0, collocation(problem, bin)
+    return _distance(problem, load_distance(problem, bin)), collocation(problem, bin)
+
+
+def _distance(problem: PlacementProblem, distance: float) -> float:
+    """Return a load distance as a share of the mean, without errors of rounding."""
+    share = distance / problem.mean if problem.mean > 0 else 0.0
+    return share if share > SLACK else 0.0
+
+
+def _place(executor: ExecutorSnapshot, snapshot: Snapshot) -> tuple[str, bool]:
+    """Return the address of the home of an executor, and whether all its cores are elsewhere."""
+    return snapshot.nodes[executor.home].address, bool(executor.cores) and executor.home not in executor.cores
 
 
 def _reason(
-    made: tuple[HomeMove, ...], deferred: tuple[HomeMove, ...], gains: bool, settings: PlacementSettings, dry_run: bool
+    made: tuple[HomeMove, ...],
+    deferred: tuple[HomeMove, ...],
+    gains: bool,
+    kept: bool,
+    settings: PlacementSettings,
+    dry_run: bool,
 ) -> str:
     """Return why homes move, or why they do not."""
     if dry_run and (made or deferred):
@@ -299,4 +332,6 @@ def _reason(
         return f"a plan must gain in {settings.patience} periods in a row before homes move."
     if deferred:
         return f"the plan gains less than {settings.least_gain:.0%}, or nodes are nearly idle, so homes stay."
+    if kept:
+        return "rows would wait longer for the moves of the plan than they do now, so homes stay."
     return "homes are where the planner wants them, or may not move yet."

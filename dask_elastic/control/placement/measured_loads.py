@@ -10,7 +10,7 @@ import numpy as np
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.meters.node_speeds import ServedRate
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, Snapshot, Traffic
 
 LOAD_READINGS, TRAFFIC_READINGS = 9_000, 4_500
 """Measurements of single executors that are read in a period: in large clusters, fewer snapshots are read."""
@@ -27,25 +27,36 @@ class ExecutorLoad:
     ----------
     processor : float
         Busy cores.
+    rows : float
+        Rows per second.
     memory : float
         Bytes of state in memory.
     network : float
         Bytes per second of its inputs and outputs.
     state_bytes : float
         Bytes of state, those in files included.
-    traffic : dict of (str, int) to float
-        Bytes per second from upstream instances, by component and number.
+    single : tuple of Traffic
+        Its traffic, if that is from one snapshot.
+    summed : dict of (str, int) to float
+        The same by component and number, if it is from several ones.
     snapshots, samples : int
         Number of snapshots that the loads, and that the traffic are from.
     """
 
     processor: float = 0.0
+    rows: float = 0.0
     memory: float = 0.0
     network: float = 0.0
     state_bytes: float = 0.0
-    traffic: dict[tuple[str, int], float] = field(default_factory=dict)
+    single: tuple[Traffic, ...] = ()
+    summed: dict[tuple[str, int], float] = field(default_factory=dict)
     snapshots: int = 0
     samples: int = 0
+
+    @property
+    def traffic(self) -> dict[tuple[str, int], float]:
+        """Bytes per second from upstream instances, by component and number."""
+        return {(component, index): rate for component, index, rate in self.single} if self.single else self.summed
 
 
 JobLoads = Mapping[ExecutorId, ExecutorLoad]
@@ -86,7 +97,10 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
         for job in snapshot.jobs:
             loads = found.setdefault(job_key(job), {})
             for executor in job.executors:
-                _add(loads.setdefault(executor.executor, ExecutorLoad()), executor)
+                load = loads.get(executor.executor)
+                if load is None:
+                    load = loads[executor.executor] = ExecutorLoad()
+                _add(load, executor)
     for snapshot in _sampled(snapshots, min(TRAFFIC_SAMPLES, TRAFFIC_READINGS // executors)):
         for job in snapshot.jobs:
             loads = found[job_key(job)]
@@ -95,9 +109,10 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
     for loads in found.values():
         for load in loads.values():
             load.processor /= load.snapshots
+            load.rows /= load.snapshots
             load.network /= load.snapshots
-            if load.samples > 1:
-                load.traffic = {origin: rate / load.samples for origin, rate in load.traffic.items()}
+            if load.summed:
+                load.summed = {origin: rate / load.samples for origin, rate in load.summed.items()}
     return found
 
 
@@ -110,6 +125,7 @@ def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:
 def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
     load.snapshots += 1
     load.processor += busy_cores(executor)
+    load.rows += max(executor.arrival_rate, executor.throughput)
     load.network += executor.bytes_in + executor.bytes_out
     load.memory = float(max(executor.state_bytes - executor.state_on_disk, 0))
     load.state_bytes = float(executor.state_bytes)
@@ -117,11 +133,14 @@ def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
 
 def _add_traffic(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
     load.samples += 1
-    if not load.traffic:
-        load.traffic = {(component, index): rate for component, index, rate in executor.traffic}
+    if load.samples == 1:
+        # In large clusters it stays the only one, and many small objects would have to be made.
+        load.single = executor.traffic
         return
+    if load.single:
+        load.summed, load.single = load.traffic, ()
     for component, index, rate in executor.traffic:
-        load.traffic[component, index] = load.traffic.get((component, index), 0.0) + rate
+        load.summed[component, index] = load.summed.get((component, index), 0.0) + rate
 
 
 def served_rates(snapshot: Snapshot) -> list[ServedRate]:

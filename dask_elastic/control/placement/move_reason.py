@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dask_elastic.control.explanation.amounts import size
-from dask_elastic.control.placement.strategies import HOME, LABELLED, NONE, cheapest
 from dask_elastic.control.reason import duration
-from dask_elastic.vocab.plan import HomeForecast, StrategyCost
+from dask_elastic.vocab.plan import HOME, LABELLED, NONE, HomeForecast
 
-_NAMES = {NONE: "if nothing moved", LABELLED: "if shards moved and the home stayed", HOME: "with this move"}
+_NAMES = {NONE: "if nothing moves", LABELLED: "if its shards move and the home stays", HOME: "if the home moves"}
 
 
 def move_reason(forecast: HomeForecast, reason: str) -> str:
@@ -27,11 +26,12 @@ def move_reason(forecast: HomeForecast, reason: str) -> str:
 
     Examples
     --------
-    >>> costs = (StrategyCost("none", 0.02, 0.0, 0.0, 0.0), StrategyCost("labelled", 0.003, 2.0**20, 0.06, 1e6, False),
-    ...          StrategyCost("home", 0.004, 2.0**20, 0.055, 0.0))
+    >>> from dask_elastic.vocab.plan import StrategyCost
+    >>> costs = (StrategyCost("none", 61.2, 0.0, 0.0, 0.0), StrategyCost("labelled", 3.21, 2.0**20, 0.06, 1e6, False),
+    ...          StrategyCost("home", 4.0, 2.0**20, 0.055, 0.0))
     >>> print(move_reason(HomeForecast("flux", 2.0**20, 0.055, 0.5, 0.0, costs), "homes move for balance."))
     Placement 'flux': homes move for balance. Expected: 1.0 MiB of state, a pause of 55 ms, a load distance lower by
-    50 % of the mean. Rows take 20 ms if nothing moved, 4 ms with this move, which is the least.
+    50 % of the mean. Rows wait for 4 row-seconds if the home moves, 61.2 if nothing moves.
     """
     expected = [f"{size(forecast.moved_bytes)} of state", f"a pause of {duration(forecast.pause)}"]
     if abs(forecast.gain) >= 0.005:
@@ -40,17 +40,16 @@ def move_reason(forecast: HomeForecast, reason: str) -> str:
     if abs(forecast.traffic) >= 1:
         change = "less" if forecast.traffic > 0 else "more"
         expected.append(f"{size(abs(forecast.traffic))}/s {change} between workers")
-    sentences = [f"Placement {forecast.placement!r}: {reason}", f"Expected: {', '.join(expected)}."]
-    return " ".join([*sentences, *_compared(forecast.costs)])
+    expects = [] if forecast.strategy == NONE else [f"Expected: {', '.join(expected)}."]
+    return " ".join([f"Placement {forecast.placement!r}: {reason}", *expects, *_compared(forecast)])
 
 
-def _compared(costs: tuple[StrategyCost, ...]) -> list[str]:
-    allowed = [one for one in costs if one.allowed]
-    if not allowed:
+def _compared(forecast: HomeForecast) -> list[str]:
+    """Return what the chosen strategy costs, and what the others that are allowed would cost."""
+    chosen = [one for one in forecast.costs if one.strategy == forecast.strategy]
+    others = [one for one in forecast.costs if one.allowed and one.strategy != forecast.strategy]
+    if not chosen:
         return []
-    least = cheapest(allowed)
-    named = [
-        f"{duration(one.delay)} {_NAMES[one.strategy]}{', which is the least' if one is least else ''}"
-        for one in allowed
-    ]
-    return [f"Rows take {', '.join(named)}."]
+    named = [f"{one.waiting:.3g} {_NAMES[one.strategy]}" for one in sorted(others, key=lambda one: one.waiting)]
+    first = f"Rows wait for {chosen[0].waiting:.3g} row-seconds {_NAMES[forecast.strategy]}"
+    return [f"{', '.join([first, *named])}."]

@@ -27,13 +27,15 @@ PlacementPlanning = Planner[PlacementProblem, Placement]
 """A planner that answers a placement problem, of whichever kind its own problem is."""
 
 
-def home_planner(placement: str) -> PlacementPlanning:
+def home_planner(placement: str, least_gain: float = 0.0) -> PlacementPlanning:
     """Return the planner of a placement.
 
     Parameters
     ----------
     placement : str
         The name of the placement, not ``"spread"``. One with consecutive executors needs `Consecutive`.
+    least_gain : float
+        Planners do not search where a plan cannot gain as much balance, as a share of the mean load.
 
     Returns
     -------
@@ -53,7 +55,7 @@ def home_planner(placement: str) -> PlacementPlanning:
     name = planner_name(placement)
     if name in SEARCHING:
         check_extra(name)
-        return BriefSearch(name)
+        return BriefSearch(name, least_gain)
     return WideEager() if name == "eager" else planner(name, "placement")
 
 
@@ -65,6 +67,8 @@ class BriefSearch:
     ----------
     name : str
         The name of the planner.
+    least_gain : float
+        A share of the mean load: nothing is searched where no plan within the budget gains as much balance.
 
     Notes
     -----
@@ -77,6 +81,7 @@ class BriefSearch:
     """
 
     name: str
+    least_gain: float = 0.0
 
     @staticmethod
     def nodes(groups: int) -> int:
@@ -86,7 +91,7 @@ class BriefSearch:
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
         """Return a placement."""
         nodes = self.nodes(problem.groups)
-        limits = {"time_limit": SEARCH_SECONDS, "node_limit": nodes}
+        limits = {"time_limit": SEARCH_SECONDS, "node_limit": nodes, "least_gain": self.least_gain}
         if self.name == "albic":
             # Those with the most traffic come first.
             limits["pair_limit"] = nodes
@@ -180,5 +185,5 @@ def planner_of_job(placement: str, node_counts: Sequence[int], settings: Placeme
     'mtm'
     """
     if kind_of_placement(placement) == "placement":
-        return home_planner(placement)
+        return home_planner(placement, settings.least_gain)
     return Consecutive(placement, node_counts, settings)

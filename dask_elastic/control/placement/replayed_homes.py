@@ -15,7 +15,7 @@ from dask_elastic.control.placement.executors import at_home, with_moves
 from dask_elastic.control.placement.loop import PlacementLoop
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def replayed_homes(
     [(0, 1.0, 1.0), (1, 1.0, 1.0), (0, 1.0, 0.0)]
     """
     as_recorded, own_loop = PlacementLoop(settings, placement), PlacementLoop(settings, placement)
-    homes: dict[tuple[JobKey, ExecutorId], str] = {}
+    homes: dict[tuple[JobKey, ExecutorId], _Place] = {}
     found = []
     for snapshot in snapshots:
         seen = _with_homes(snapshot, homes)
@@ -140,7 +140,7 @@ def replayed_homes(
             )
         after = with_moves(seen, [move for one in decisions for move in one.moves])
         homes = {
-            (job_key(job), executor.executor): after.nodes[executor.home].address
+            (job_key(job), executor.executor): _place(executor, after.nodes)
             for job in after.jobs
             for executor in job.executors
         }
@@ -181,11 +181,24 @@ def _summary(name: str, periods: Sequence[ReplayedHomes]) -> HomesSummary:
     )
 
 
-def _with_homes(snapshot: Snapshot, homes: Mapping[tuple[JobKey, ExecutorId], str]) -> Snapshot:
+_Place = tuple[str, str]
+"""The addresses of the home of an executor, and of the cores that were there: another one if only its shards moved."""
+
+
+def _place(executor: ExecutorSnapshot, nodes: Sequence[NodeSnapshot]) -> _Place:
+    at = executor.home
+    if executor.cores and at not in executor.cores:
+        at = max(executor.cores, key=lambda node: executor.cores[node])
+    return nodes[executor.home].address, nodes[at].address
+
+
+def _with_homes(snapshot: Snapshot, homes: Mapping[tuple[JobKey, ExecutorId], _Place]) -> Snapshot:
     """Return a snapshot with the homes of the replayed placement; the recorded ones where a worker has left."""
     places = {node.address: place for place, node in enumerate(snapshot.nodes)}
-    jobs = []
-    for job in snapshot.jobs:
-        targets = (places.get(homes.get((job_key(job), one.executor), ""), one.home) for one in job.executors)
-        jobs.append(replace(job, executors=tuple(map(at_home, job.executors, targets))))
+
+    def moved(job: JobSnapshot, one: ExecutorSnapshot) -> ExecutorSnapshot:
+        home, cores = (places.get(address, one.home) for address in homes.get((job_key(job), one.executor), ("", "")))
+        return replace(at_home(one, cores), home=home)
+
+    jobs = [replace(job, executors=tuple(moved(job, one) for one in job.executors)) for job in snapshot.jobs]
     return replace(snapshot, jobs=tuple(jobs))

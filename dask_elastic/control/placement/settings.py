@@ -20,7 +20,7 @@ class PlacementSettings:
     patience : int
         Decisions in a row that must find a plan worthwhile before homes move, at least 1.
     cooldown : float
-        Seconds for which a home stays after a move.
+        Seconds for which a home stays after a move, and for which placements are expected to last at least.
     least_gain : float
         A plan is worthwhile if it lowers the load distance by this share of the mean load, or keeps this share of the
         traffic within nodes in addition.
@@ -36,6 +36,11 @@ class PlacementSettings:
         Bytes per second at which state moves.
     handover : float
         Seconds for which the rows of an executor wait while its home moves, besides the transfer of its state.
+    hop : float
+        Seconds of a round trip to a task that is not at home, assumed until one is measured.
+    locality_threshold : float
+        Bytes in and out per second and core above which all cores of an executor are at home: its shards do not move
+        instead of its home.
     tau : float
         How far the load of a node may exceed the mean, as a share of it, where nodes have consecutive executors.
     discount : float
@@ -80,6 +85,8 @@ class PlacementSettings:
     bandwidth: float = 1e9
     transfer: float = 200e6
     handover: float = 0.05
+    hop: float = 1e-3
+    locality_threshold: float = 512 * 1024
     tau: float = 0.2
     discount: float = 0.8
     windows: int = 12

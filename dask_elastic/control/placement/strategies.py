@@ -1,18 +1,21 @@
 """What a move of a home costs beside its alternatives: nothing moves, or shards move and the home stays.
 
 Goal
-    A decision says what it costs, and what the other strategies would have cost, in one unit.
+    Each move is made by the strategy that lets rows wait least, of those that are allowed.
 Method
-    The delay of a row, averaged over the time for which a placement lasts at least: the row waits for its turn on the
-    node, for the network if its task is not at home, and with some luck not for the move. Nodes share their processors
-    among what runs there; above their capacity, rows queue for longer and longer.
+    All costs are row-seconds, the seconds that rows wait in all, as those of moves of shards are. For as long as a
+    placement is expected to last, rows wait for their turn on the old and the new node, whichever executor they are
+    for, and for the network, with a round trip where the task is not at home. Rows of the executor wait for the move
+    once. Nodes share their processors among what runs there; above their capacity, rows queue for longer and longer.
 Not done
-    Choosing: planners also move homes for memory and traffic, which no delay of a single executor shows.
+    What copying state costs beside the pause, and processor time at home for rows whose task is elsewhere. Memory, and
+    processor time that is spent on traffic: where a planner moves homes for these, the move is required.
 
 Notes
 -----
 Elasticutor, sections 3.3 and 4.2: an executor with tasks on other nodes keeps its home; their rows cross the network.
-State migration, section 3: rows wait while state moves. The model of a node is processor sharing, M/G/1-PS.
+State migration, section 3: rows wait while state moves. The model of a node is processor sharing, M/G/1-PS. Moves of
+shards are chosen by the same unit: `dask_elastic.migration.choice`.
 """
 
 from __future__ import annotations
@@ -21,42 +24,89 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dask_elastic.control.placement.move_rates import MoveRates
-from dask_elastic.vocab.plan import StrategyCost
+from dask_elastic.vocab.plan import HOME, LABELLED, NONE, StrategyCost
 from dask_elastic.vocab.snapshot import ExecutorSnapshot
 
-NONE, LABELLED, HOME = "none", "labelled", "home"
 STRATEGIES = (NONE, LABELLED, HOME)
+
+_PREFERRED = (NONE, HOME, LABELLED)
+"""The order of strategies that cost the same."""
 
 _FULL = 0.95
 """From this use on a node counts as full: its queue is then limited by time, not by the mean of a steady state."""
 
 
 @dataclass(frozen=True)
-class NodeUse:
-    """The use of two nodes around a move, as shares of their processors.
+class NodeLoad:
+    """The load of the processors of a node.
 
     Parameters
     ----------
-    source, target : float
-        Of the old and the new node, before the move; above 1 if they are overloaded.
-    target_after : float
-        Of the new node after the move.
-    free_slots : int
-        Slots of the new node that no executor has.
-    draining : bool
-        Whether the old node is to be emptied.
+    busy : float
+        Cores that rows keep busy, as many as they need; more than `capacity` if the node is overloaded.
+    capacity : float
+        Cores of the node.
+    rows : float
+        Rows per second of these cores.
     """
 
-    source: float
-    target: float
-    target_after: float
-    free_slots: int
-    draining: bool
+    busy: float
+    capacity: float
+    rows: float
+
+    @property
+    def use(self) -> float:
+        """Busy cores as a share of the node's; above 1 if it is overloaded."""
+        return self.busy / self.capacity
+
+    def waiting(self, seconds: float) -> float:
+        """Return the row-seconds for which rows wait on the node for their turn within some seconds.
+
+        Examples
+        --------
+        >>> NodeLoad(busy=2.0, capacity=4.0, rows=1e3).waiting(60.0)
+        120.0
+        >>> round(NodeLoad(busy=8.0, capacity=4.0, rows=1e3).waiting(2.0))
+        1304
+        """
+        stable = min(self.use, _FULL)
+        steady = seconds * self.busy * stable / (1 - stable)
+        # What does not fit queues, and the queue grows.
+        return steady + self.rows * max(1 - 1 / self.use, 0.0) * seconds**2 / 2 if self.use > 1 else steady
+
+    def changed(self, busy: float, rows: float) -> NodeLoad:
+        """Return the load with more busy cores, or fewer if negative, and their rows."""
+        return NodeLoad(max(self.busy + busy, 0.0), self.capacity, max(self.rows + rows, 0.0))
+
+
+@dataclass(frozen=True)
+class MoveSite:
+    """Two nodes before a move, and what is allowed there.
+
+    Parameters
+    ----------
+    source, target : NodeLoad
+        The loads of the old and the new node.
+    busy, rows : float
+        Cores that the executor keeps busy on the old node, and its rows per second.
+    stay_allowed : bool
+        Whether the home may stay with its load: the node is not to be emptied, and the move is not for memory, for the
+        network, or for what runs beside the executor on the new node.
+    shards_allowed : bool
+        Whether shards may move to the new node instead: it has free slots, and the loop of cores leaves them there.
+    """
+
+    source: NodeLoad
+    target: NodeLoad
+    busy: float
+    rows: float
+    stay_allowed: bool = True
+    shards_allowed: bool = True
 
 
 def strategy_costs(
     executor: ExecutorSnapshot,
-    use: NodeUse,
+    site: MoveSite,
     rates: MoveRates,
     horizon: float,
     bandwidth: float,
@@ -68,12 +118,12 @@ def strategy_costs(
     ----------
     executor : ExecutorSnapshot
         The executor.
-    use : NodeUse
-        Of its node, and of the one that it moves to.
+    site : MoveSite
+        Its node, and the one that it moves to.
     rates : MoveRates
         Of moves.
     horizon : float
-        Seconds for which a home stays at least, over which costs are averaged.
+        Seconds for which the placement is expected to last.
     bandwidth : float
         Bytes per second between two nodes.
     saved_traffic : float
@@ -92,30 +142,38 @@ def strategy_costs(
     ...     ExecutorId("count", 0), 0, {0: 1}, 400.0, 500.0, state_bytes=10_000_000, bytes_in=1e6,
     ...     shard_load=np.ones(10),
     ... )
-    >>> use = NodeUse(source=0.9, target=0.1, target_after=0.3, free_slots=2, draining=False)
-    >>> costs = strategy_costs(executor, use, MoveRates(0.05, 100e6), horizon=60.0, bandwidth=1e9)
-    >>> [(one.strategy, round(1e3 * one.delay, 2), round(one.pause, 2)) for one in costs]
-    [('none', 20.0, 0.0), ('labelled', 2.9, 0.06), ('home', 3.13, 0.15)]
+    >>> site = MoveSite(NodeLoad(1.8, 2.0, 900.0), NodeLoad(0.2, 2.0, 100.0), busy=0.8, rows=400.0)
+    >>> costs = strategy_costs(executor, site, MoveRates(0.05, 100e6), horizon=60.0, bandwidth=1e9)
+    >>> [(one.strategy, round(one.waiting, 1), round(one.pause, 2)) for one in costs]
+    [('none', 973.3, 0.0), ('labelled', 121.5, 0.06), ('home', 129.0, 0.15)]
     >>> cheapest(costs).strategy
     'labelled'
     """
-    service = 1 / executor.service_rate if executor.service_rate else 0.0
     state = float(executor.state_bytes)
-    crossing = executor.bytes_in + executor.bytes_out
-    row_bytes = crossing / max(executor.arrival_rate, executor.throughput, 1.0)
-    there = _turn(service, use.target_after, horizon)
     shards = len(executor.shard_load) if executor.shard_load is not None and len(executor.shard_load) else 1
-    shard_pause, pause = rates.pause(state / shards), rates.pause(state)
-    remote = there + row_bytes / bandwidth + _waiting(shard_pause, use.target_after, horizon)
+    shard_pause, pause = rates.shard_pause(state / shards), rates.pause(state)
+    crossing = executor.bytes_in + executor.bytes_out
+    more = site.target.changed(site.busy, site.rows)
+    now = site.source.waiting(horizon) + site.target.waiting(horizon)
+    then = site.source.changed(-site.busy, -site.rows).waiting(horizon) + more.waiting(horizon)
+
+    away = horizon * site.rows * rates.hop
+
+    def cost(strategy: str, waiting: float, moved: float, pause: float, traffic: float, allowed: bool) -> StrategyCost:
+        # Each byte lets its row wait for the time that it takes.
+        whole = waiting + _paused(site.rows, pause, more.use, horizon) + horizon * traffic / bandwidth
+        return StrategyCost(strategy, whole, moved, pause, traffic, allowed)
+
+    kept, added = max(saved_traffic, 0.0), max(-saved_traffic, 0.0)
     return (
-        StrategyCost(NONE, _turn(service, use.source, horizon), 0.0, 0.0, max(saved_traffic, 0.0), not use.draining),
-        StrategyCost(LABELLED, remote, state, shard_pause, crossing, use.free_slots > 0 and not use.draining),
-        StrategyCost(HOME, there + _waiting(pause, use.target_after, horizon), state, pause, max(-saved_traffic, 0.0)),
+        cost(NONE, now, 0.0, 0.0, kept, site.stay_allowed),
+        cost(LABELLED, then + away, state, shard_pause, kept + crossing, site.shards_allowed),
+        cost(HOME, then, state, pause, added, True),
     )
 
 
 def cheapest(costs: Iterable[StrategyCost]) -> StrategyCost:
-    """Return the strategy that delays rows least, of those that are allowed; of equal ones, that which moves least.
+    """Return the strategy that lets rows wait least, of those that are allowed.
 
     Parameters
     ----------
@@ -125,18 +183,11 @@ def cheapest(costs: Iterable[StrategyCost]) -> StrategyCost:
     Returns
     -------
     StrategyCost
-        One of them.
+        One of them. Of equal ones, nothing moves rather than the home, and the home rather than shards.
     """
-    return min((one for one in costs if one.allowed), key=lambda one: (one.delay, one.moved_bytes, one.traffic))
+    return min((one for one in costs if one.allowed), key=lambda one: (one.waiting, _PREFERRED.index(one.strategy)))
 
 
-def _turn(service: float, use: float, horizon: float) -> float:
-    """Return the mean seconds from a row's arrival on a node to the end of its processing there."""
-    steady = service / (1 - min(use, _FULL))
-    # What does not fit queues, and waits for half of the queue's growth on the average.
-    return steady if use <= 1 else steady + (1 - 1 / use) * horizon / 2
-
-
-def _waiting(pause: float, use: float, horizon: float) -> float:
-    """Return the mean seconds by which a pause delays rows, including those that queue behind it."""
-    return min(pause**2 / (2 * horizon * (1 - min(use, _FULL))), pause + horizon / 2)
+def _paused(rows: float, pause: float, use: float, horizon: float) -> float:
+    """Return the row-seconds for which rows wait because of a pause, including those that queue behind it."""
+    return rows * min(pause**2 / (2 * (1 - min(use, _FULL))), (pause + horizon / 2) * horizon)

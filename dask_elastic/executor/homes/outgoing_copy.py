@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.migration.copy_pieces import CopyPieces
 from dask_elastic.state.codec import encode
 from dask_elastic.state.outgoing_rows import AT_ONCE, OutgoingRows, Portion
 
@@ -49,6 +50,8 @@ class OutgoingCopy:
         Its state.
     at_once : int
         Rows that are copied while tasks wait, at most.
+    clock : callable, optional
+        Returns seconds; measures how many rows can be copied while tasks wait briefly, see `OutgoingRows`.
 
     Attributes
     ----------
@@ -58,12 +61,25 @@ class OutgoingCopy:
         Their bytes.
     """
 
-    def __init__(self, number: int, target: int, component: str, store: PrimaryState, at_once: int = AT_ONCE):
+    def __init__(
+        self,
+        number: int,
+        target: int,
+        component: str,
+        store: PrimaryState,
+        at_once: int = AT_ONCE,
+        clock: Callable[[], float] | None = None,
+    ):
         self.number = number
         self.target = target
         self.portions = 0
         self.nbytes = 0
-        self._rows = {name: OutgoingRows(part, at_once) for name, part in store.stores(component).items()}
+        self._rows = {
+            name: OutgoingRows(part, at_once)
+            if clock is None
+            else OutgoingRows(part, at_once, CopyPieces(at_once), clock)
+            for name, part in store.stores(component).items()
+        }
 
     def round(self) -> Portions:
         """Yield what is not copied, once through the state, while tasks go on."""

@@ -16,11 +16,14 @@ the least loaded, and drops a pin that exceeds the budget. The pair with the mos
 improves collocation is taken; otherwise a pair that never fits would end all improvement. While bins drain, a plan
 without a new pair is tried too, so that draining comes first. Bounds are shares of the mean load: the paper's are
 percentages of a node at a mean that it does not give, taken as 50 (fifth erratum). Where the answer is no better than
-staying, nothing moves. The partitioner breaks ties by the numbers of groups.
+staying, nothing moves. Where no answer within the budget can come within the bound, which is known beforehand (see
+`dask_elastic.planning.placement.relief`), only the plain program is solved, with which the recursion would end: pairs
+wait until there is balance. The partitioner breaks ties by the numbers of groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,11 +31,15 @@ import numpy as np
 from dask_elastic.planning.placement.check import approach
 from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.milp import Milp
-from dask_elastic.planning.placement.parts import above, contracted, pairs, parts
+from dask_elastic.planning.placement.parts import above, contracted, divided, parts
 from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, collocation, load_distance
+from dask_elastic.planning.placement.relief import relieved
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number, is_whole
+
+_READ = 256
+"""Pairs that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Albic:
         Branch-and-bound nodes per run of the solver. They bound its work, not its time.
     pair_limit : int, optional
         Pairs that are tried until one gains, in each step; all of them if left out.
+    least_gain : float
+        As for `Milp`: a share of the mean load below which the solver does not balance.
 
     Raises
     ------
@@ -81,6 +90,7 @@ class Albic:
     time_limit: float | None = 5.0
     node_limit: int | None = None
     pair_limit: int | None = None
+    least_gain: float = 0.0
 
     gradual = True
     by_number = ("groups", "bins")
@@ -91,7 +101,7 @@ class Albic:
                 raise PlanningError(f"{name} is {value!r}: give 0 or more.")
         if not (is_number(self.step) and self.step > 0):
             raise PlanningError(f"step is {self.step!r}: give more than 0.")
-        Milp(self.time_limit, self.node_limit)
+        Milp(self.time_limit, self.node_limit, least_gain=self.least_gain)
         if self.pair_limit is not None and not (is_whole(self.pair_limit) and self.pair_limit >= 1):
             raise PlanningError(f"pair_limit is {self.pair_limit!r}: give 1 or more, or None to try all pairs.")
 
@@ -110,8 +120,8 @@ class Albic:
         counting = replace(problem, traffic=above(problem, self.score))
         best = Draft(problem).bin
         key = self._objective(counting, best)
-        together, apart = pairs(problem, self.score)
-        most, seconds = self.max_part, self.time_limit
+        together, apart = divided(problem, counting.traffic)
+        most, seconds = 0.0 if self._beyond_budget(problem) else self.max_part, self.time_limit
         while True:
             last = most <= 0
             label = np.arange(problem.groups) if last else parts(problem, together, most, seed)
@@ -132,11 +142,16 @@ class Albic:
                 return problem.placement(best)
             most = max(most - self.step, 0.0) if most - self.step > SLACK else 0.0
 
+    def _beyond_budget(self, problem: PlacementProblem) -> bool:
+        """Return whether no answer within the budget comes within the bound: then the plain one comes nearest."""
+        found = relieved(problem)
+        return found is not None and found.least > (1 + SLACK) * self.max_distance * problem.mean
+
     def _solved(
         self, problem: PlacementProblem, whole: PlacementProblem, label: Ints, seconds: float | None, seed: int
     ) -> tuple[Ints, float]:
         """Solve the program over parts (step 4); return the bins of the groups and the seconds used."""
-        placement, used = Milp(seconds, self.node_limit).run(whole, seed)
+        placement, used = Milp(seconds, self.node_limit, least_gain=self.least_gain).run(whole, seed)
         return approach(problem, placement.bin[label]), used
 
     def _pinned(
@@ -149,7 +164,7 @@ class Albic:
         order = np.lexsort((np.random.default_rng(seed).random(len(apart)), -sent))
         now = collocation(counting, counting.current)
         tried: set[tuple[int, int]] = set()
-        for first, second in label[apart[order]].tolist():
+        for first, second in _rows(label, apart, order):
             if (first, second) not in tried:
                 if len(tried) == self.pair_limit:
                     break
@@ -178,6 +193,12 @@ class Albic:
         moves = None if whole.max_moves is None else whole.max_moves - draft.moves
         cost = None if whole.max_cost is None else max(whole.max_cost - draft.cost, 0.0)
         return replace(whole, current=current, pinned=fixed, max_moves=moves, max_cost=cost)
+
+
+def _rows(label: Ints, apart: Ints, order: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the parts of pairs in an order; few of very many are read."""
+    for begin in range(0, len(order), _READ):
+        yield from map(tuple, label[apart[order[begin : begin + _READ]]].tolist())
 
 
 def _target(whole: PlacementProblem, label: Ints, first: int, second: int) -> int:

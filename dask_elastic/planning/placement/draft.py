@@ -57,14 +57,24 @@ class Draft:
 
     def allows(self, group: int, target: int) -> bool:
         """Return whether one group may go to a bin now."""
+        problem, first = self.problem, self.problem.current[group]
         if target == self.bin[group]:
             return False
-        back = target == self.problem.current[group]
-        loads = self.problem.loads[group]
-        fits = bool(((self.totals[target] + loads <= self.problem.limit[target]) | (loads == 0)).all())
-        if back:
-            return fits
-        return fits and bool(self.problem.live[target]) and bool(self.affords(np.array([group]))[0])
+        # Budgets first: where they are used up, most groups are refused by them.
+        if target != first and not (problem.live[target] and self._affords(group)):
+            return False
+        loads = problem.loads[group]
+        return bool(((self.totals[target] + loads <= problem.limit[target]) | (loads == 0)).all())
+
+    def _affords(self, group: int) -> bool:
+        """Return what `affords` does, for one group."""
+        problem = self.problem
+        if problem.pinned[group]:
+            return False
+        if self.bin[group] != problem.current[group] or not problem.placed[group]:
+            return True
+        within = self.moves + problem.size[group] <= self._max_moves
+        return bool(within and self.cost + problem.state_bytes[group] <= self._max_cost)
 
     def move(self, group: int, target: int) -> None:
         """Move a group to a bin and count the cost; the caller has checked `allows`."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from dask_elastic.planning.placement.check import approach
 from dask_elastic.planning.placement.draft import Draft
-from dask_elastic.planning.placement.problem import SLACK, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, variance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
@@ -119,23 +119,27 @@ class Eager:
         outside = (shares[live] > upper * (1 + SLACK)) | (shares[live] < lower * (1 - SLACK))
         chosen = [stranded]
         if outside.any():
-            over = np.flatnonzero(live & (shares > problem.mean))
-            chosen += [_leaving(problem, bin, int(source), (upper - lower) / 2) for source in over]
+            over = live & (shares > problem.mean)
+            chosen.append(_leaving(problem, bin, shares, over, (upper - lower) / 2))
         leaving = np.concatenate(chosen)
         queue = leaving[np.argsort(-problem.weight[leaving], kind="stable")]
         return _first_fit(problem, bin, queue, upper), queue
 
 
-def _leaving(problem: PlacementProblem, bin: Ints, source: int, most: float) -> Ints:
-    """Return the groups that an overloaded bin gives: repeatedly the largest below the threshold."""
-    groups = np.flatnonzero((bin == source) & ~problem.pinned & (problem.weight > 0))
-    sizes = problem.weight[groups] / problem.strength[source]
-    excess = float(problem.shares(bin)[source] - problem.mean)
+def _leaving(problem: PlacementProblem, bin: Ints, shares: Floats, over: Mask, most: float) -> Ints:
+    """Return the groups that overloaded bins give: each repeatedly its largest below the threshold."""
+    groups = np.flatnonzero(over[bin] & ~problem.pinned & (problem.weight > 0))
+    sizes = problem.weight[groups] / problem.strength[bin[groups]]
+    small = sizes <= most * (1 + SLACK)
+    groups, sizes = groups[small], sizes[small]
+    order = np.lexsort((-sizes, bin[groups]))
+    excess = dict(enumerate((shares - problem.mean).tolist()))
     leaving = []
-    for at in np.argsort(-sizes, kind="stable").tolist():
-        if sizes[at] <= min(excess, most) * (1 + SLACK):
-            leaving.append(int(groups[at]))
-            excess -= float(sizes[at])
+    sources = bin[groups[order]].tolist()
+    for group, source, size in zip(groups[order].tolist(), sources, sizes[order].tolist(), strict=True):
+        if size <= excess[source] * (1 + SLACK):
+            leaving.append(group)
+            excess[source] -= size
     return np.array(leaving, dtype=np.int64)
 
 

@@ -3,9 +3,10 @@
 Goal
     The least load distance within the budget, and empty draining bins; within a limit of time or nodes.
 Heuristic
-    Flux, then moves and swaps that bring the bin furthest from the mean nearer to it, give a first answer. The solver
-    starts from it; unless it soon proves the optimum, it continues with a few bins at a time, and finally with all of
-    them again. The best answer is returned, so a solver that fails or runs out of time does no harm.
+    Where a budget allows few moves, an answer that reaches the bound of all answers needs no solver. Else Flux, then
+    moves and swaps that bring the bin furthest from the mean nearer to it, give a first answer. The solver starts from
+    it; unless it soon proves the optimum, it continues with a few bins at a time, and finally with all of them again.
+    The best answer is returned, so a solver that fails or runs out of time does no harm.
 Not done
     Traffic between groups, which would make the program quadratic.
 
@@ -32,6 +33,7 @@ from dask_elastic.planning.placement.neighbourhood import BINS, improve
 from dask_elastic.planning.placement.problem import Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.program import BALANCE_FIRST, DRAIN_FIRST, Limits, Program, Weights
 from dask_elastic.planning.placement.quality import better, load_distance
+from dask_elastic.planning.placement.relief import Relief, relieved
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
@@ -66,11 +68,13 @@ class Milp:
         program takes a second or more, so give `time_limit` as well where a caller waits.
     gap : float
         The relative difference to the optimum at which the solver stops.
+    least_gain : float
+        A share of the mean load: where no answer within the budget lowers the load distance by more, nothing moves.
 
     Raises
     ------
     PlanningError
-        If a limit is negative or the gap is not between 0 and 1.
+        If a limit or the least gain is negative, or the gap is not between 0 and 1.
 
     Notes
     -----
@@ -89,6 +93,7 @@ class Milp:
     time_limit: float | None = 5.0
     node_limit: int | None = None
     gap: float = 1e-6
+    least_gain: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("time_limit", self.time_limit), ("node_limit", self.node_limit)):
@@ -96,6 +101,8 @@ class Milp:
                 raise PlanningError(f"{name} is {value!r}: give 0 or more, or None for no limit.")
         if not (is_number(self.gap) and 0 <= self.gap < 1):
             raise PlanningError(f"gap is {self.gap!r}: give 0 or more, and less than 1.")
+        if not (is_number(self.least_gain) and self.least_gain >= 0):
+            raise PlanningError(f"least_gain is {self.least_gain!r}: give 0 or more.")
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: load of new groups above capacity, load distance, and load left to drain."""
@@ -120,6 +127,11 @@ class Milp:
         tuple of Placement and float
             The answer, and the solver's seconds in terms of `time_limit`.
         """
+        relief = relieved(problem)
+        if relief is not None and self._is_best(problem, relief):
+            return problem.placement(relief.bin, proven=True), 0.0
+        if relief is not None and self._gains_little(problem, relief):
+            return problem.placement(problem.current), 0.0
         starts = self._starts(problem)
         stranded = bool(problem.draining[starts[0]].any())
         if problem.mean <= 0 and not stranded:
@@ -134,6 +146,15 @@ class Milp:
             found, proven, more = self._best(problem, starts, seed, True, rest)
             used += more
         return problem.placement(found, proven), used / _SOLVER
+
+    def _is_best(self, problem: PlacementProblem, relief: Relief) -> bool:
+        """Return whether an answer reaches the least distance that the budget allows, and gains something."""
+        reached = load_distance(problem, relief.bin) <= relief.least + _WORTH * problem.mean
+        return reached and self._worthwhile(problem, problem.current, relief.bin)
+
+    def _gains_little(self, problem: PlacementProblem, relief: Relief) -> bool:
+        """Return whether no answer within the budget gains enough."""
+        return load_distance(problem, problem.current) - relief.least < self.least_gain * problem.mean
 
     def _starts(self, problem: PlacementProblem) -> list[Ints]:
         """Return the starts: staying, both variants of Flux, and descents from Flux, drained bins and staying."""

@@ -57,7 +57,32 @@ def pairs(problem: PlacementProblem, score: float) -> tuple[Ints, Ints]:
     >>> together.tolist(), apart.tolist()
     ([[0, 2]], [[1, 3]])
     """
-    counting = above(problem, score).tocoo()
+    return divided(problem, above(problem, score))
+
+
+def divided(problem: PlacementProblem, counting: Any) -> tuple[Ints, Ints]:
+    """Return the pairs that count, as `above` returns them, as `pairs` does.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+        The groups.
+    counting : sparse matrix, groups × groups
+        The traffic of the pairs that count.
+
+    Returns
+    -------
+    tuple of array of int, pairs × 2
+        The pairs together and the pairs apart, sender first.
+
+    Examples
+    --------
+    >>> problem = PlacementProblem([1] * 3, [0, 0, 1], 2)
+    >>> together, apart = divided(problem, sp.csr_matrix([[0, 5, 0], [0, 0, 2], [0, 0, 0]]))
+    >>> together.tolist(), apart.tolist()
+    ([[0, 1]], [[1, 2]])
+    """
+    counting = counting.tocoo()
     found = np.stack([counting.row, counting.col], axis=1).astype(np.int64)
     there = problem.placed[found].all(axis=1)
     same = problem.current[found[:, 0]] == problem.current[found[:, 1]]
@@ -214,8 +239,9 @@ def _downstream(problem: PlacementProblem) -> Ints:
         # Without operators, all groups that receive traffic count.
         return np.full(problem.groups, len(np.unique(column)))
     kinds, kind = np.unique(problem.operator, return_inverse=True)
-    edges = np.unique(np.stack([kind[row], kind[column]], axis=1), axis=0)
+    edges = np.zeros((len(kinds), len(kinds)), dtype=np.bool_)
+    edges[kind[row], kind[column]] = True
     sizes = np.bincount(kind, minlength=len(kinds))
-    below = np.bincount(edges[:, 0], sizes[edges[:, 1]], minlength=len(kinds)).astype(np.int64)
+    below = (edges @ sizes).astype(np.int64)
     result: Ints = below[kind]
     return result

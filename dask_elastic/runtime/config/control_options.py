@@ -72,6 +72,8 @@ def control_options() -> ControlOptions:
     period = PERIOD.configured()
     settings: dict[str, Any] = {name: float(value) for name, value in configured(SETTINGS).items()}
     placement: dict[str, Any] = dict(configured(PLACEMENT))
+    # Shards move instead of a home only where the loop of cores leaves them there.
+    placement["locality_threshold"] = settings["locality_threshold"]
     try:
         return ControlOptions(
             period, ControlSettings(**settings), PlacementSettings(**placement), RETIRE_TIMEOUT.configured()

@@ -74,6 +74,8 @@ class ExecutorReport:
         Busy seconds per second of all cores.
     backpressured : float
         The share of time, from 0 to 1, in which outputs waited for credit.
+    hop : float or None
+        Seconds of a round trip to its remote tasks; None without any.
     """
 
     operator: str
@@ -108,6 +110,7 @@ class ExecutorReport:
     window_costs: WindowCosts | None = None
     separate: bool = False
     computes: tuple[ComputeMeasure, ...] = ()
+    hop: float | None = None
 
     @property
     def window_measure(self) -> PartMeasure:

@@ -308,9 +308,19 @@ class ControlDriver:
         self, record: JobRecord, changes: tuple[HomeChange, ...], reason: str, *, applied: bool = True
     ) -> None:
         """Keep moves of homes among the decisions about their job, also those that were not carried out."""
+        moved = sum(change.moved_bytes for change in changes)
+        self._note(replace(self._noted(record, reason), applied=applied, moved_bytes=moved, homes=changes), [])
+
+    def note_cores(self, record: JobRecord, change: CoreChange, reason: str) -> None:
+        """Keep a change of the cores of one executor, with its nodes numbered as in the job, among the decisions."""
+        decision = replace(self._noted(record, reason), moved_bytes=change.moved_bytes, changes=(change,))
+        self._note(decision, record.nodes)
+
+    def _noted(self, record: JobRecord, reason: str) -> Decision:
+        """Return a decision about where executors are, without its changes."""
         self._homes_moved += 1
         newest = self.log.all()[-1:]
-        decision = Decision(
+        return Decision(
             number=max(one.number for one in newest) + 1 if newest else self._homes_moved,
             time=time.time(),
             job=record.name,
@@ -321,13 +331,13 @@ class ControlDriver:
             feasible=True,
             wanted={},
             changes=(),
-            applied=applied,
+            applied=True,
             reason=reason,
-            moved_bytes=sum(change.moved_bytes for change in changes),
-            homes=changes,
         )
+
+    def _note(self, decision: Decision, addresses: list[str]) -> None:
         self.log.add((decision,))
-        self._publish(decision, [])
+        self._publish(decision, addresses)
 
     def _publish(self, decision: Decision, addresses: list[str]) -> None:
         self._addresses.append((decision.number, addresses))

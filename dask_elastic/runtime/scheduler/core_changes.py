@@ -112,7 +112,8 @@ class CoreChanges:
         [(index, address)] = homes(record, call.operator, call.executor)
         _check_elastic(record)
         moving = record.homes.moving
-        if moving is not None and moving.executor == (call.operator, index):
+        # While its state is copied, the executor goes on as always.
+        if moving is not None and moving.begun and moving.executor == (call.operator, index):
             raise MoveRefused(f"the home of {moving.executor} is moving: move its shards when it has arrived")
         await self.calls.one(
             address, part_calls.MoveShard(*record.generation_id, call.operator, index, call.shard, call.task)

@@ -177,6 +177,7 @@ def _executor(
         bytes_in=measure.bytes_in,
         bytes_out=measure.bytes_out,
         sojourn=measure.sojourn if fresh else None,
+        hop=measure.hop if fresh else None,
         entry=entry,
         pinned=key in view.pinned or (fresh is None and known is not None),
         moves=measure.moves,

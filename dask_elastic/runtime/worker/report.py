@@ -102,6 +102,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         window_costs=measure.window_costs,
         separate=measure.separate,
         computes=measure.computes,
+        hop=measure.hop,
     )
 
 

@@ -15,7 +15,7 @@ from dask_elastic.state.disk.mapped_array import MappedArray
 from dask_elastic.state.disk.unnamed_files import UnnamedFiles
 from dask_elastic.state.index import Slots
 from dask_elastic.state.ragged_column import Arrays, RaggedColumn
-from dask_elastic.state.slots import EMPTY, LIVE, TOMBSTONE, Column, Counts, SlotArrays
+from dask_elastic.state.slots import EMPTY, LIVE, TOMBSTONE, Column, Counts, PreparedArrays, SlotArrays
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.lock import MakeLock
 
@@ -167,7 +167,11 @@ class DiskSlots(SlotArrays):
         # Files are extended in place, so that no room has to be kept for copies.
         return max(needed, self.capacity + max(self.capacity // 8, _LEAST_GROWTH))
 
-    def grow(self, needed: int) -> None:
+    def prepared(self, needed: int) -> None:
+        """Return nothing: files are extended in place."""
+        return
+
+    def grow(self, needed: int, prepared: PreparedArrays | None = None) -> None:
         """Allocate space for at least `needed` slots; after an error the capacity is the one before."""
         capacity = self._grown(needed)
         self._records.grow(capacity)

@@ -11,8 +11,10 @@ from dask_elastic.control.keys import job_key
 from dask_elastic.control.placement.executors import placed_executors, with_moves
 from dask_elastic.control.placement.home_moves import home_moves
 from dask_elastic.control.placement.measured_loads import busy_cores, mean_loads
+from dask_elastic.control.placement.move_rates import MoveRates
+from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.planning.placement.check import approach
+from dask_elastic.planning.placement.check import approach, validate
 from dask_elastic.planning.placement.quality import collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
@@ -57,17 +59,44 @@ def test_moves_lead_to_the_placement_and_their_gains_sum_to_that_of_the_plan(sna
     problem = placed.problem
     wanted = [data.draw(st.integers(0, problem.bins - 1)) for _ in range(problem.groups)]
     placement = problem.placement(approach(problem, np.array(wanted)))
-    moves = home_moves(placed, placement, SETTINGS)
+    # All of them, whatever they cost.
+    chosen = home_moves(placed, placement, SETTINGS, purpose=Purpose.ORDER)
+    moves = chosen.moves
+    assert chosen.kept == ()
     again = placed_of(with_moves(snapshot, moves))
     own = len(placed.executors)
     assert again.problem.current[:own].tolist() == placement.bin[:own].tolist()
     assert len(moves) == placement.moves
     assert sum(move.moved_bytes for move in moves) == pytest.approx(placement.cost)
     before, after = (load_distance(problem, bin) for bin in (problem.current, placement.bin))
+    assert chosen.distance == pytest.approx(after, abs=1e-6)
     assert sum(move.gain for move in moves) == pytest.approx((before - after) / (problem.mean or 1.0), abs=1e-6)
     total = problem.traffic.sum()
     gained = (collocation(problem, placement.bin) - collocation(problem, problem.current)) * total
     assert sum(move.traffic for move in moves) == pytest.approx(gained, abs=1e-3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(clusters(), st.data())
+def test_moves_by_any_strategy_keep_the_rules_of_the_problem(snapshot, data):
+    placed = placed_of(snapshot)
+    problem = placed.problem
+    wanted = [data.draw(st.integers(0, problem.bins - 1)) for _ in range(problem.groups)]
+    rates = MoveRates(*data.draw(st.tuples(st.floats(0, 10), st.floats(1e3, 1e9))))
+    horizon = data.draw(st.floats(0, 1e4))
+    placement = problem.placement(approach(problem, np.array(wanted)))
+    chosen = home_moves(placed, placement, SETTINGS, rates, Purpose.BALANCE, horizon)
+    validate(problem, problem.placement(chosen.bin))
+    assert len(chosen.moves) + len(chosen.kept) == placement.moves
+    for one in (*chosen.moves, *chosen.kept):
+        costs = {cost.strategy: cost for cost in one.costs}
+        assert costs[one.strategy].waiting <= min(cost.waiting for cost in one.costs if cost.allowed) or (
+            one.strategy == "none"
+        )
+        source = snapshot.nodes[one.source]
+        assert one.strategy == "home" or not source.retiring
+    after = placed_of(with_moves(snapshot, chosen.moves)).problem
+    assert after.totals(after.current)[:, 0].sum() == pytest.approx(problem.totals(problem.current)[:, 0].sum())
 
 
 @settings(max_examples=40, deadline=None)
@@ -76,7 +105,8 @@ def test_moves_keep_all_measurements_and_cores(snapshot):
     placed = placed_of(snapshot)
     target = int(np.flatnonzero(placed.problem.live)[0])
     bins = np.where(placed.problem.pinned, placed.problem.current, target)
-    moved = with_moves(snapshot, home_moves(placed, placed.problem.placement(bins), SETTINGS))
+    chosen = home_moves(placed, placed.problem.placement(bins), SETTINGS, purpose=Purpose.ORDER)
+    moved = with_moves(snapshot, chosen.moves)
     for one, other in zip(snapshot.jobs[0].executors, moved.jobs[0].executors, strict=True):
         assert (one.executor, one.state_bytes, one.total_cores) == (
             other.executor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dask_elastic.control.placement.choices import PLACEMENTS, SPREAD, kind_of_placement
@@ -151,6 +152,77 @@ def test_pause_is_hand_over_and_transfer_of_the_state(made):
     [decision] = PlacementLoop(settings).decide(crowded(made, "flux"))
     assert {move.pause for move in decision.moves} == {1.5}
     assert decision.pause == 1.5
+
+
+def strategies(decision):
+    return [(one.executor.index, one.strategy) for one in (*decision.moves, *decision.kept)]
+
+
+def test_home_stays_where_its_pause_costs_more_than_it_saves(made):
+    snapshot = crowded(made, "flux", nodes=2, count=2, load=0.3)
+    [cheap] = PlacementLoop(EAGER).decide(snapshot)
+    assert strategies(cheap) == [(0, "home")]
+    [dear] = PlacementLoop(replace(EAGER, handover=20.0)).decide(snapshot)
+    assert (dear.moves, strategies(dear)) == ((), [(0, "none")])
+    assert dear.reason == "rows would wait longer for the moves of the plan than they do now, so homes stay."
+    assert (dear.planned_distance, dear.planned_collocation) == (dear.distance, dear.collocation)
+    [kept] = dear.kept
+    none, _, home = kept.costs
+    assert none.waiting < home.waiting
+
+
+def test_moves_pay_off_where_the_placement_has_lasted_long(made):
+    loop = PlacementLoop(replace(EAGER, handover=1.0, cooldown=0.0))
+    snapshot = crowded(made, "flux", nodes=2, count=2, load=0.3)
+    decisions, after = run(loop, snapshot, 40)
+    first = next(period for period, decision in enumerate(decisions) if decision.moves)
+    assert first > 0
+    assert {strategy for one in decisions[:first] for _, strategy in strategies(one)} == {"none"}
+    assert {one.home for one in after.jobs[0].executors} == {0, 1}
+
+
+def test_shards_move_and_the_home_stays_where_that_costs_less(made):
+    heavy = [made.executor("a", index, 0, 0.9, state=10**8) for index in range(2)]
+    heavy = [replace(one, shard_load=np.full(100, 0.009)) for one in heavy]
+    snapshot = made.snapshot([made.node(0, cores=2), made.node(1, cores=2)], made.job(heavy))
+    settings = replace(EAGER, transfer=1e7, handover=0.01, max_moves=1)
+    [decision] = PlacementLoop(settings).decide(snapshot)
+    [move] = decision.moves
+    assert (move.strategy, move.source, move.target) == ("labelled", 0, 1)
+    assert move.pause == pytest.approx(0.01 + 10**8 / 100 / 1e7)
+    assert decision.planned_distance == 0.0 < decision.distance
+    after = with_moves(snapshot, decision.moves)
+    moved = after.jobs[0].executors[move.executor.index]
+    assert (moved.home, moved.cores) == (0, {1: 1})
+    # Its load is where its cores are, so that nothing else has to move.
+    [later] = PlacementLoop(settings).decide(after)
+    assert (later.distance, later.moves, later.kept) == (0.0, (), ())
+
+
+@pytest.mark.parametrize("why", ["slots", "pinned", "bytes", "retiring", "memory"])
+def test_shards_do_not_move_instead_of_the_home(made, why):
+    heavy = [made.executor("a", index, 0, 0.9, state=10**8) for index in range(2)]
+    heavy = [replace(one, shard_load=np.full(100, 0.009), bytes_in=1e7 if why == "bytes" else 0.0) for one in heavy]
+    other = made.executor("b", 0, 1, 0.0)
+    taken = replace(other, cores={1: 2 if why == "slots" else 1})
+    memory = 3 * 10**8 if why == "memory" else 2**40
+    nodes = [made.node(0, 2, retiring=why == "retiring", memory=memory), made.node(1, 2, memory=memory)]
+    job = made.job([*heavy, taken])
+    if why == "pinned":
+        job = made.job([*(replace(one, pinned=True) for one in heavy), taken])
+    [decision] = PlacementLoop(replace(EAGER, transfer=1e7, handover=0.01)).decide(made.snapshot(nodes, job))
+    assert "labelled" not in {strategy for _, strategy in strategies(decision)}
+
+
+def test_planner_that_collocates_moves_homes_although_rows_wait_for_it(made):
+    executors = [
+        made.executor("a", 0, 0, 0.01),
+        made.executor("b", 0, 1, 0.01, traffic=[Traffic("a", 0, 1e6)]),
+    ]
+    snapshot = made.snapshot([made.node(0), made.node(1)], made.job(executors, "albic"))
+    settings = PlacementSettings(patience=1, least_use=0, handover=5.0)
+    decision = PlacementLoop(settings).decide(snapshot)[0]
+    assert {strategy for _, strategy in strategies(decision)} <= {"home"}
 
 
 def test_albic_brings_one_pair_per_period_together_and_keeps_balance(made):

@@ -161,6 +161,11 @@ def test_portions_are_installed_once_and_in_order(new):
         ):
             new.arrivals.copy(portion(number, position))
     new.arrivals.copy(portion(4, 1))
+    with pytest.raises(ProtocolError, match="portion 0 of copy 4 does not follow portion 2"):
+        new.arrivals.copy(portion(4, 0))
     new.arrivals.copy(portion(5, 0))
-    with pytest.raises(ProtocolError):
-        new.arrivals.copy(portion(4, 2))
+    # The cancellation of copy 4 was lost; what comes late of it, or of one before, replaces nothing.
+    for number, position in ((4, 2), (4, 0), (3, 0)):
+        with pytest.raises(MoveRefused, match=rf"copy {number} of op\[0\] is of no use on node 3"):
+            new.arrivals.copy(portion(number, position))
+    new.arrivals.copy(portion(5, 1))

@@ -187,6 +187,19 @@ def test_cores_change_after_the_move_and_shards_are_refused_during_it(job):
     job(test)
 
 
+def test_shards_move_while_the_state_of_their_home_is_copied(job):
+    async def test(coordinator, scheduler, record):
+        gate = scheduler.held["a", CopyHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await until(lambda: scheduler.asked(CopyHome))
+        await coordinator.cores.move_shard(MoveShard("job", "op0", 0, 1, 0))
+        assert [address for address, _ in scheduler.asked(part_calls.MoveShard)] == ["a"]
+        gate.set()
+        await moving
+
+    job(test)
+
+
 def test_measures_are_those_of_the_new_home(job, fake):
     async def test(coordinator, scheduler, record):
         old = fake.report([fake.measure("op0", 0, node=0, rows=5)])

@@ -22,7 +22,7 @@ from dask_elastic.vocab.snapshot import NodeSnapshot, Snapshot
 
 NODES = ("a", "b", "c")
 SNAPSHOT = Snapshot(5.0, tuple(NodeSnapshot(address, address, 4) for address in NODES), ())
-COSTS = (StrategyCost("none", 0.02, 0.0, 0.0, 0.0), StrategyCost("home", 0.01, 9.0, 0.1, 0.0))
+COSTS = (StrategyCost("none", 20.0, 0.0, 0.0, 0.0), StrategyCost("home", 10.0, 9.0, 0.1, 0.0))
 
 
 class Scripted:
@@ -117,7 +117,7 @@ def test_moves_are_carried_out_one_after_the_other_with_what_was_expected(bench)
         assert (change.moved_bytes, change.pause, change.forecast.moved_bytes) == (3e6, 0.012, 2e6)
         assert (change.forecast.placement, change.forecast.gain, change.forecast.costs) == ("flux", 0.5, COSTS)
         assert first.reason.startswith("Placement 'flux': homes move for balance. Expected: 1.9 MiB of state")
-        assert "20 ms if nothing moved, 10 ms with this move, which is the least." in first.reason
+        assert "Rows wait for 10 row-seconds if the home moves, 20 if nothing moves." in first.reason
         assert first.reason.endswith(
             "from a to b with 3 MB of state; its rows waited for 12 ms, while the last 0 MB were sent."
         )
@@ -135,6 +135,63 @@ def test_pauses_of_moves_change_what_is_expected_of_later_ones(bench):
         bench.driver._loop, bench.driver._seen = loop, 0.0
         await bench.driver._guarded_period(bench.pool)
         assert loop.rates.pause(3e6) < before
+
+    bench(test)
+
+
+def by_shards(plan, strategy="labelled"):
+    """Return a decision in which shards move, or nothing does, and not homes."""
+    moves = tuple(replace(move, strategy=strategy) for move in plan.moves)
+    return replace(plan, moves=moves) if strategy == "labelled" else replace(plan, moves=(), kept=moves)
+
+
+def test_cores_move_where_shards_cost_less_and_the_home_stays(bench):
+    async def test(bench):
+        await bench.period(by_shards(bench.decision((0, "a", "b"))))
+        assert bench.homes() == ["a", "a"]
+        assert bench.scheduler.asked(CopyHome) == bench.scheduler.asked(MoveHome) == []
+        [(address, call)] = bench.scheduler.asked(part_calls.SetCores)
+        assert (address, call.executor, call.cores) == ("a", 0, {1: 2})
+        assert bench.record.cores["op0", 0] == {1: 2}
+        [decision] = bench.decided()
+        assert decision.applied
+        assert decision.homes == ()
+        [change] = decision.changes
+        assert (change.executor, change.before, change.after) == (ExecutorId("op0", 0), {0: 2}, {1: 2})
+        shown = await bench.coordinator.controller.decisions(Decisions("job", None))
+        assert b'"b"' in shown
+
+    bench(test)
+
+
+def test_cores_stay_if_the_other_worker_has_no_slots_by_now(bench):
+    async def test(bench):
+        before = dict(bench.record.cores)
+        bench.record.cores["op0", 1] = {1: 4}
+        await bench.period(by_shards(bench.decision((0, "a", "b"))))
+        assert bench.scheduler.asked(part_calls.SetCores) == []
+        assert bench.record.cores["op0", 0] == before["op0", 0]
+        [decision] = bench.decided()
+        assert not decision.applied
+        assert "op0[0] has 2 cores at home, and b not as many free slots" in decision.reason
+
+    bench(test)
+
+
+def test_moves_that_cost_more_than_they_save_are_noted_once(bench):
+    async def test(bench):
+        for least in (20.0, 21.0):
+            plan = by_shards(bench.decision((0, "a", "b")), "none")
+            costs = (replace(COSTS[0], waiting=least), replace(COSTS[1], waiting=30.0))
+            kept = tuple(replace(move, costs=costs) for move in plan.kept)
+            await bench.period(replace(plan, kept=kept, reason="rows would wait longer."))
+        assert bench.homes() == ["a", "a"]
+        [decision] = bench.decided()
+        assert not decision.applied
+        assert decision.reason == (
+            "Placement 'flux': rows would wait longer. Rows wait for 20 row-seconds if nothing moves, 30 if the home "
+            "moves."
+        )
 
     bench(test)
 

@@ -27,7 +27,7 @@ from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
 from dask_elastic.vocab.errors import ElasticError, PlanningError
-from dask_elastic.vocab.plan import HomeChange, HomeForecast, HomeMove
+from dask_elastic.vocab.plan import LABELLED, CoreChange, HomeChange, HomeForecast, HomeMove
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ PLANNING_SHARE = 0.05
 
 @dataclass(frozen=True)
 class PlannedHome:
-    """A move of a home that is to be carried out, with workers by their addresses.
+    """A move of a home, or of shards instead, that is to be carried out, with workers by their addresses.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class PlacementDriver:
     def note_moves(self, changes: tuple[HomeChange, ...]) -> None:
         """Learn from moves that were carried out, for a planner or by command."""
         for change in changes:
-            self._measured.observe(change.moved_bytes, change.pause)
+            self._measured.observe(change.moved_bytes, change.paused_bytes, change.pause)
 
     def _placed(self) -> list[JobRecord]:
         """Return the running jobs whose homes a planner places."""
@@ -182,6 +182,7 @@ class PlacementDriver:
         if record is None or not record.live or not record.runs(decision.generation):
             return
         planned = [_planned(one, decision, snapshot) for one in decision.moves or decision.deferred]
+        stay = [_planned(one, decision, snapshot) for one in decision.kept]
         if decision.moves:
             moving = self._moving.get(record.name)
             if moving is None or moving.done():
@@ -190,6 +191,8 @@ class PlacementDriver:
                 task.add_done_callback(lambda task: self._moved(record.name, task))
         elif record.spec.options.dry_run and planned:
             self._tell(record, planned, f"Placement {decision.placement!r}: {decision.reason}")
+        elif stay and not planned:
+            self._tell(record, stay, stay[0].reason, decision.reason)
         elif not decision.bottleneck:
             self._tell(record, [], f"Placement {decision.placement!r}: {decision.reason}")
 
@@ -199,10 +202,11 @@ class PlacementDriver:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("job %r: homes could not be moved", job, exc_info=error)
 
-    def _tell(self, record: JobRecord, planned: list[PlannedHome], reason: str) -> None:
-        """Keep what is not carried out among the decisions, once as long as it stays the same."""
+    def _tell(self, record: JobRecord, planned: list[PlannedHome], reason: str, about: str | None = None) -> None:
+        """Keep what is not carried out among the decisions, once as long as it, or what it is about, stays the same."""
         changes = tuple(one.change for one in planned)
-        said = record.spec.generation, f"{reason} {[(one.executor, one.source, one.target) for one in changes]}"
+        places = [(one.executor, one.source, one.target) for one in changes]
+        said = record.spec.generation, f"{about or reason} {places}"
         if self._told.get(record.name) != said:
             self._told[record.name] = said
             self.control.note_homes(record, changes, reason, applied=False)
@@ -220,7 +224,7 @@ class PlacementDriver:
                 if not record.live or not record.runs(generation):
                     return
                 cause = load_error(error.data) if isinstance(error, Relayed) else error
-                logger.warning("job %r: the home of %s stays: %s", record.name, one.change.executor, cause)
+                logger.warning("job %r: %s stays: %s", record.name, one.change.executor, cause)
                 self._tell(record, [one], f"{one.reason} It could not be carried out: {cause}")
                 return
             self._told.pop(record.name, None)
@@ -239,7 +243,7 @@ class PlacementDriver:
         PlanningError
             If the plan no longer fits.
         """
-        change = planned.change
+        change, forecast = planned.change, planned.forecast
         home = record.nodes[record.homes.node(*change.executor)]
         if home != change.source:
             raise PlanningError(
@@ -247,11 +251,42 @@ class PlacementDriver:
             )
         if change.target not in self.moves.workers:
             raise PlanningError(f"the plan no longer fits: worker {change.target} has left the cluster")
-        await self.moves.move(record, change.executor, change.target, planned.reason, planned.forecast)
+        if forecast.strategy == LABELLED:
+            await self._move_shards(record, planned)
+        else:
+            await self.moves.move(record, change.executor, change.target, planned.reason, forecast)
+
+    async def _move_shards(self, record: JobRecord, planned: PlannedHome) -> None:
+        """Have an executor process on another worker, by cores there instead of at home; its home stays.
+
+        Raises
+        ------
+        PlanningError
+            If it has no cores at home by now, or the other worker has no slots for them.
+        """
+        change, cores = planned.change, self.moves.cores
+        key = (change.executor.component, change.executor.index)
+        if change.target not in record.nodes:
+            raise PlanningError(f"the plan no longer fits: worker {change.target} is not part of the job")
+        source, target = (record.nodes.index(address) for address in (change.source, change.target))
+        before = record.cores[key]
+        held = before.get(source, 0)
+        if not held or cores.following(record, key, source, target) < held:
+            raise PlanningError(
+                f"the plan no longer fits: {change.executor} has {held} cores at home, and {change.target} not as many "
+                "free slots"
+            )
+        after = {node: count for node, count in before.items() if node != source}
+        after[target] = after.get(target, 0) + held
+        await cores.change(record, key, before, after)
+        made = CoreChange(record.name, record.spec.generation, change.executor, before, after, change.moved_bytes)
+        self.control.note_cores(record, made, planned.reason)
 
 
 def _planned(move: HomeMove, decision: PlacementDecision, snapshot: Snapshot) -> PlannedHome:
     source, target = (snapshot.nodes[node].address for node in (move.source, move.target))
-    forecast = HomeForecast(decision.placement, move.moved_bytes, move.pause, move.gain, move.traffic, move.costs)
+    forecast = HomeForecast(
+        decision.placement, move.moved_bytes, move.pause, move.gain, move.traffic, move.costs, move.strategy
+    )
     change = HomeChange(move.executor, source, target, move.moved_bytes, move.pause, forecast)
     return PlannedHome(change, forecast, move_reason(forecast, decision.reason))

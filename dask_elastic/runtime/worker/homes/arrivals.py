@@ -40,7 +40,8 @@ class Arrivals:
         self._lock = threading.Lock()
         self._awaited: set[ExecutorId] = set()
         self._copies: dict[ExecutorId, IncomingCopy] = {}
-        self._cancelled: dict[ExecutorId, int] = {}
+        # The newest copies that are over: cancelled, or replaced by later ones.
+        self._over: dict[ExecutorId, int] = {}
 
     def copy(self, call: CopyState) -> None:
         """Install a portion of the state of an executor that may come; the first one of a copy replaces earlier copies.
@@ -48,7 +49,7 @@ class Arrivals:
         Raises
         ------
         MoveRefused
-            If the copy was cancelled, or the executor is at home here.
+            If the copy was cancelled or replaced by a later one, or the executor is at home here.
         ProtocolError
             If it does not follow the portion before.
         StateMemoryExceeded
@@ -56,21 +57,26 @@ class Arrivals:
         """
         part, executor = self._part, ExecutorId(call.operator, call.executor)
         with self._lock:
-            if executor in part.homes or call.number <= self._cancelled.get(executor, -1):
+            if executor in part.homes or call.number <= self._over.get(executor, -1):
                 raise MoveRefused(f"copy {call.number} of {executor} is of no use on node {part.members.node}")
-            if call.position == 0:
-                self._begin(executor, call.number)
             copy = self._copies.get(executor)
+            if call.position == 0 and (copy is None or copy.number < call.number):
+                copy = self._begin(executor, call.number)
         if copy is None:
             raise MoveRefused(f"node {part.members.node} has no copy of {executor} that could be continued")
         copy.install(call.number, call.position, copied_rows(call.portion))
 
     def _begin(self, executor: ExecutorId, number: int) -> IncomingCopy:
         self._drop(executor)
+        # Whatever comes late of an earlier copy, whose cancellation may have been lost.
+        self._end_copies(executor, number - 1)
         store = self._part.factory.store(executor)
         self._part.stores.expect(executor, store)
         copy = self._copies[executor] = IncomingCopy(number, executor.component, store)
         return copy
+
+    def _end_copies(self, executor: ExecutorId, newest: int) -> None:
+        self._over[executor] = max(newest, self._over.get(executor, -1))
 
     def _drop(self, executor: ExecutorId) -> None:
         if self._copies.pop(executor, None) is not None:
@@ -121,7 +127,7 @@ class Arrivals:
             The version of the table of the move: copies for it, or for earlier ones, are dropped.
         """
         with self._lock:
-            self._cancelled[executor] = max(version, self._cancelled.get(executor, -1))
+            self._end_copies(executor, version)
             copy = self._copies.get(executor)
             if copy is not None and copy.number <= version:
                 self._drop(executor)

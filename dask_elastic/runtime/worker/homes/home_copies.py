@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from functools import partial
 
@@ -160,4 +161,5 @@ class HomeCopies:
 
 
 def _new(executor: ExecutorId, store: PrimaryState, table: HomeTable) -> StateCopy:
-    return StateCopy(OutgoingCopy(table.version, table.homes[executor.index], executor.component, store))
+    target = table.homes[executor.index]
+    return StateCopy(OutgoingCopy(table.version, target, executor.component, store, clock=time.perf_counter))
