@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from dask_elastic.runtime.scheduler import coordinator
 from dask_elastic.runtime.worker import node
 from dask_elastic.vocab import errors
 from dask_elastic_plugins import install as installing
+from dask_elastic_plugins.scheduler import ElasticSchedulerPlugin
 
 # Workers import this file too, for what they are asked to run.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -122,6 +124,27 @@ def test_restarted_scheduler_still_hosts_jobs(small_cluster):
         client.run_on_scheduler(restart)
         with pytest.raises(errors.UnknownJob, match="the cluster knows none"):
             de.job("any", other)
+
+
+def test_clients_that_install_at_once_start_one_coordinator(small_cluster, monkeypatch):
+    made = []
+
+    class Counted(coordinator.Coordinator):
+        def __init__(self, scheduler):
+            made.append(scheduler)
+            super().__init__(scheduler)
+
+    async def both(scheduler):
+        plugins = [ElasticSchedulerPlugin() for _ in range(2)]
+        await asyncio.gather(*(scheduler.register_scheduler_plugin(plugin, idempotent=True) for plugin in plugins))
+        return [plugin.coordinator is not None for plugin in plugins]
+
+    monkeypatch.setattr(coordinator, "Coordinator", Counted)
+    cluster = small_cluster(processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        assert sorted(client.sync(both, cluster.scheduler)) == [False, True]
+        assert len(made) == 1
+        assert_runs(client)
 
 
 def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, caplog):
