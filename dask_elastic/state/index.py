@@ -99,7 +99,7 @@ class NumpyIndex:
         self._table = np.zeros(1 << bits, _BUCKET)
         # Views of the same buckets; the numbers are of Python.
         self._hashes, self._numbers = self._table["hash"], self._table["number"]
-        self._words = memoryview(self._table.view(np.uint64))
+        self._words = self._table.view(np.uint64).data
 
     def _first_bucket(self, hashes: Words) -> Slots:
         return ((hashes * np.uint64(_SPREAD)) >> np.uint64(64 - self._bits)).view(np.intp)

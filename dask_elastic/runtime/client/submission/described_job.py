@@ -30,7 +30,7 @@ from dask_elastic.vocab.errors import SubmitError, TopologyError
 
 
 def checked_job(
-    topology: Topology, name: str | None, cores: Mapping[str, int] | None, fuse: Fuse, options: Mapping[str, Any]
+    topology: Topology, name: str | None, cores: Mapping[str, int] | None, fuse: Fuse, options: dict[str, Any]
 ) -> Submit:
     """Return the call that submits a topology as a job, with the arguments and the errors of `submit`."""
     checked = job_options(options)
