@@ -3,7 +3,7 @@
 Prints one JSON line per setting, with medians: the CPU seconds that an import takes in a fresh interpreter beyond
 `import distributed`, and the seconds from the call of `submit` until the first row has reached a sink, for the first
 job of a new cluster ("cold"), of one whose processes were started with the preload of this package ("preloaded"), and
-for later ones ("warm"), with the CPU seconds of all processes until then. A row is sent as soon as `submit` returns. All
+for later ones ("warm"), with the CPU seconds of all processes. A row is sent as soon as `submit` returns. All
 modules are compiled beforehand, as they are where packages are installed, also those of the libraries. The imports of
 `pyarrow.compute` and pandas are for comparison: a job's start needs the first, and neither client nor workers need the
 second unless the user's code does.
