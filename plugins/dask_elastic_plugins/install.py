@@ -208,7 +208,10 @@ async def dask_setup(server: Scheduler | Worker) -> None:
 
 def _import_for_jobs() -> None:
     """Import what a job's part needs, so that the first job does not have to wait for it."""
-    importlib.import_module("dask_elastic.connectors")
+    for kind in ("sources", "sinks"):
+        connectors = importlib.import_module(f"dask_elastic.connectors.{kind}")
+        for name in connectors.__all__:
+            getattr(connectors, name)
     # Its hash table is the fastest index; a job would use it only if its worker has imported pandas before.
     with contextlib.suppress(ImportError):
         importlib.import_module("pandas")
