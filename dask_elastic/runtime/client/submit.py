@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.submission.installation import Installation
+from dask_elastic.runtime.config.many_imports import many_imports
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.topology.topology import Topology
 
@@ -96,7 +97,8 @@ def submit(
     check_exposure([client.scheduler.address])
     installation = Installation(client)
     # Imported while the workers import the engine.
-    from dask_elastic.runtime.client.submission.described_job import checked_job
-    from dask_elastic.runtime.client.submission.job_start import start
+    with many_imports():
+        from dask_elastic.runtime.client.submission.described_job import checked_job
+        from dask_elastic.runtime.client.submission.job_start import start
 
     return start(checked_job(topology, name, cores, fuse, options), client, installation)
