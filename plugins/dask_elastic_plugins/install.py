@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 import dask.config
 from distributed import Scheduler, Worker
+from distributed.core import Status
 from distributed.protocol.pickle import dumps
 
 from dask_elastic.runtime.config.defaults import load_defaults
@@ -78,10 +79,15 @@ def begin_install(client: Client) -> Callable[[], None]:
         Registers what is missing, and waits until scheduler and workers host dask_elastic.
     """
     on_workers: list[asyncio.Future[Any]] = []
-    if not Worker._instances:
+    if not _has_workers():
         # In one process, two threads that begin with different modules of the engine would fail each other's imports.
         client.sync(_begin, client, on_workers)
     return lambda: client.sync(_register, client, on_workers)
+
+
+def _has_workers() -> bool:
+    """Return whether workers run in this process."""
+    return any(worker.status is not Status.closed for worker in list(Worker._instances))
 
 
 async def _begin(client: Client, on_workers: list[asyncio.Future[Any]]) -> None:

@@ -65,6 +65,30 @@ def test_uninstall_removes_all_plugins_and_submit_reinstalls_them(small_cluster,
         assert de.job("next", client).status == "finished"
 
 
+def test_workers_import_before_the_scheduler_where_they_are_other_processes(small_cluster, wait_until, monkeypatch):
+    monkeypatch.setattr(installing, "_has_workers", lambda: False)
+    cluster = small_cluster(n_workers=2)
+    with Client(cluster, set_as_default=False) as client:
+        with pytest.raises(errors.TopologyError):
+            de.submit(de.Topology("without-sources"), client)
+        finish = installing.begin_install(client)
+        wait_until(lambda: all(client.run(elastic_handlers).values()), "the workers host dask_elastic")
+        assert client.run_on_scheduler(scheduler_handlers) == ["dask-elastic-worker"]
+        finish()
+        assert_runs(client)
+        installing.uninstall(client)
+        assert_clean(client, wait_until)
+
+
+def test_workers_in_the_process_of_the_client_import_when_it_waits(small_cluster):
+    cluster = small_cluster(processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        finish = installing.begin_install(client)
+        assert client.run_on_scheduler(scheduler_handlers) == []
+        finish()
+        assert_runs(client)
+
+
 @pytest.fixture
 def command_line(tmp_path):
     """Start a Dask scheduler and a worker from the command line, both with the preload; gives the address."""
