@@ -11,6 +11,7 @@ from dask_elastic.checkpoint.manifest import OperatorState
 from dask_elastic.routing.co_partition import key_hashes
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
+from dask_elastic.vocab.arrow_arrays import array_of
 
 HASH, SHARD = (IDENTITY.index(name) for name in ("__hash", "__shard"))
 
@@ -83,6 +84,6 @@ class OtherPlacing:
         assert columns.schema.names == [*self.keys], f"encoded state begins with {columns.schema.names}"
         hashes = key_hashes(columns, self.keys, self.routed_by, self.space.groups)
         shards = self.space.shard_of(hashes).astype(np.int32)
-        batch = batch.set_column(HASH, batch.schema.field(HASH), pa.array(hashes))
-        batch = batch.set_column(SHARD, batch.schema.field(SHARD), pa.array(shards))
-        return batch.filter(pa.array(self.space.executor_of(hashes) == executor))
+        batch = batch.set_column(HASH, batch.schema.field(HASH), array_of(hashes))
+        batch = batch.set_column(SHARD, batch.schema.field(SHARD), array_of(shards))
+        return batch.filter(array_of(self.space.executor_of(hashes) == executor))

@@ -19,6 +19,7 @@ from dask_elastic.checkpoint.regrouping import Regrouping
 from dask_elastic.checkpoint.state_file import StateFile, StateHeader
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.store import KeyedStore
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 SHARD = IDENTITY.index("__shard")
@@ -234,9 +235,9 @@ def source_batches(
         _check_header(file, folder.where(link.file.path), state, source)
         yield file.header, None
         for batch in file.batches():
-            kept = current[batch.column(SHARD).to_numpy()]
+            kept = current[numpy_of(batch.column(SHARD))]
             if kept.any():
-                yield file.header, batch if kept.all() else batch.filter(pa.array(kept))
+                yield file.header, batch if kept.all() else batch.filter(array_of(kept))
 
 
 def event_time_of(state: OperatorState, sources: list[int]) -> int | None:
@@ -291,7 +292,7 @@ def _check_header(file: StateFile, where: str, state: OperatorState, source: int
 
 
 def _of_executor(batch: pa.RecordBatch, regrouping: Regrouping, executor: int, source: int) -> pa.RecordBatch:
-    after = regrouping.shards_of(executor, source, batch.column(SHARD).to_numpy())
+    after = regrouping.shards_of(executor, source, numpy_of(batch.column(SHARD)))
     kept = after >= 0
-    batch = batch.set_column(SHARD, batch.schema.field(SHARD), pa.array(after))
-    return batch if kept.all() else batch.filter(pa.array(kept))
+    batch = batch.set_column(SHARD, batch.schema.field(SHARD), array_of(after))
+    return batch if kept.all() else batch.filter(array_of(kept))

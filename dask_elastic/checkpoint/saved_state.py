@@ -22,6 +22,7 @@ from dask_elastic.checkpoint.spilled_parts import SpilledParts
 from dask_elastic.state.results import empty_state, state_table
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import CheckpointError
 
 PART_BYTES = 64_000_000
@@ -200,14 +201,14 @@ class SavedState:
 
 def _split(batch: pa.RecordBatch, part_of: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of each part, in their order."""
-    parts = part_of[batch.column(SHARD).to_numpy()]
+    parts = part_of[numpy_of(batch.column(SHARD))]
     if (parts == parts[0]).all():
         if parts[0] >= 0:
             yield int(parts[0]), batch
         return
     order = np.argsort(parts, kind="stable")
     first = int(np.count_nonzero(parts < 0))
-    batch = batch.take(pa.array(order[first:]))
+    batch = batch.take(array_of(order[first:]))
     present, starts = np.unique(parts[order[first:]], return_index=True)
     for part, start, end in zip(present.tolist(), starts, [*starts[1:], batch.num_rows], strict=True):
         yield part, batch.slice(start, end - start)

@@ -28,6 +28,7 @@ from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.arrow_arrays import numpy_of
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.lock import MakeLock, NoLock
 from dask_elastic.vocab.state_record import Clock, PartialsMoved, TimersDue
@@ -110,7 +111,7 @@ class ExecutorParts:
         receipt.reached = self.records.stamp(self.store.event_time)
         receipt.span = self.watermarks.arrived()
         self._pending_rows += receipt.rows
-        hashes = state.column(IDENTITY.index("__hash")).to_numpy()
+        hashes = numpy_of(state.column(IDENTITY.index("__hash")))
         block = sorted_block(state, hashes, self.routes.space, self.routes.table)
         return Piece(block._replace(record=PartialsMoved(shard)), 0, receipt.rows, receipt)
 

@@ -24,6 +24,7 @@ from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.tables import as_batches, is_table
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import ElasticError
 
 SWEPT_AFTER = 60.0
@@ -237,7 +238,7 @@ class KeyFunctionLogic(CellLogic):
 
     def _groups(self, rows: pa.RecordBatch, view: StateView) -> Iterator[tuple[Any, pa.RecordBatch]]:
         grouping = view.grouping
-        ordered = rows if grouping.is_sorted else rows.take(pa.array(grouping.order))
+        ordered = rows if grouping.is_sorted else rows.take(array_of(grouping.order))
         columns = [column.to_pylist() for column in view.keys.columns]
         keys: Iterable[Any] = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
         for key, start, size in zip(keys, grouping.starts.tolist(), grouping.sizes.tolist(), strict=True):

@@ -21,6 +21,7 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.row_bytes import is_light
@@ -163,7 +164,7 @@ def _key_columns(rows: pa.RecordBatch | ChosenRows, positions: list[int], locate
     # If no key repeats, the rows are those of the keys, and most small columns need no copy.
     if len(located) == rows.num_rows and all(map(is_light, columns)):
         return columns
-    first = pa.array(located.first)
+    first = array_of(located.first)
     return [column.take(first) for column in columns]
 
 

@@ -29,6 +29,7 @@ from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.timer import DUE, Timer
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.state_record import TimersDue
@@ -70,7 +71,7 @@ class _Candidates(NamedTuple):
     def chosen(self, mask: npt.NDArray[np.bool_]) -> _Candidates:
         if mask.all():
             return self
-        return _Candidates(self.keys.filter(pa.array(mask)), self.hashes[mask], self.checks[mask], self.fired[:, mask])
+        return _Candidates(self.keys.filter(array_of(mask)), self.hashes[mask], self.checks[mask], self.fired[:, mask])
 
 
 class TimerLogic:
@@ -195,10 +196,10 @@ class TimerLogic:
         batch: Batch,
         policy: ErrorPolicy,
     ) -> list[pa.RecordBatch]:
-        due = pa.array(times.view("M8[us]"), pa.timestamp("us"))
-        rows = candidates.keys.take(pa.array(positions)).append_column(DUE, due)
+        due = array_of(times.view("M8[us]"))
+        rows = candidates.keys.take(array_of(positions)).append_column(DUE, due)
         order = pc.sort_indices(rows, [(DUE, "ascending"), *((key, "ascending") for key in self.operator.keys)])
-        rows, hashes = rows.take(order), candidates.hashes[positions][order.to_numpy()]
+        rows, hashes = rows.take(order), candidates.hashes[positions][numpy_of(order)]
         logic = self._logics[name]
 
         def run(start: int, stop: int, errors: Errors | None) -> list[pa.RecordBatch]:
@@ -259,7 +260,7 @@ class EventExpiry:
 def _shards_of(batch: Batch, store: KeyedStore) -> npt.NDArray[np.bool_]:
     """Return which shards a state record is addressed to."""
     shards = np.zeros(store.shards, np.bool_)
-    shards[batch.rows.column(0).to_numpy()] = True
+    shards[numpy_of(batch.rows.column(0))] = True
     return shards
 
 

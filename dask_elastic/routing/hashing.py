@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.routing.scalar_hashing import SCALAR, few_checks, few_values
 from dask_elastic.routing.string_hashing import CHECK, HASH, Family, Words, combine, string_checks, string_words
+from dask_elastic.vocab.arrow_arrays import numpy_of
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
@@ -326,7 +327,7 @@ def _spread(array: pa.DictionaryArray, of_values: Words, null: np.uint64) -> Wor
 
 def _mark_nulls(array: pa.Array, hashes: Words, null: np.uint64) -> Words:
     if array.null_count:
-        hashes[array.is_null().to_numpy(zero_copy_only=False)] = null
+        hashes[numpy_of(array.is_null())] = null
     return hashes
 
 
@@ -444,7 +445,6 @@ def _bytes(buffer: pa.Buffer | None) -> NDArray[np.uint8]:
 
 def _buffer_values(array: pa.Array) -> NDArray[Any]:
     """Return a view of the values of a fixed-width column; the value under a null is undefined."""
-    dtype = _DTYPES[array.type.id]
-    if len(array) == 0:
-        return np.empty(0, dtype=dtype)
-    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+    dtype, count = _DTYPES[array.type.id], len(array)
+    begin = array.offset * dtype.itemsize
+    return np.frombuffer(array.buffers()[1], dtype, count, begin) if count else np.empty(0, dtype)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.routing.hashing import column_words
 from dask_elastic.routing.string_hashing import HASH, Words
+from dask_elastic.vocab.arrow_arrays import numpy_of
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.signedinteger]
@@ -137,13 +138,13 @@ def _words(array: pa.Array) -> Words:
 
 def _with_nulls(array: pa.Array, words: Words) -> Words:
     if array.null_count:
-        words[array.is_null().to_numpy(zero_copy_only=False)] = HASH.null
+        words[numpy_of(array.is_null())] = HASH.null
     return words
 
 
 def _list_hashes(array: Any, ordered: bool) -> Words:
     """Sum the hashes of each list's items; if the list is ordered, an item's hash depends on its position."""
-    offsets = array.offsets.to_numpy().astype(np.int64)
+    offsets = numpy_of(array.offsets).astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(array.type):
         entries = [array.keys.slice(begin, end - begin), array.items.slice(begin, end - begin)]

@@ -18,6 +18,7 @@ from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import as_objects
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import SchemaMismatch
 
 IDENTITY = ("__hash", "__check", "__shard", "__deleted")
@@ -97,7 +98,7 @@ def encode(state: StateRows) -> pa.RecordBatch:
         of objects are pickled one by one, unless all are strings.
     """
     identity = state.hashes, state.checks, state.shards, state.deleted
-    columns = [*(pa.array(part) for part in identity), *state.keys.columns]
+    columns = [*(array_of(part) for part in identity), *state.keys.columns]
     columns += [_lists_to_arrow(v) if isinstance(v, Ragged) else _to_arrow(v) for v in state.values]
     names = [*IDENTITY, *state.keys.schema.names, *(field.name for field in state.fields)]
     schema = pa.schema(
@@ -165,7 +166,7 @@ def _to_arrow(values: npt.NDArray[Any]) -> pa.Array:
         if text is not None:
             return text
         return pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
-    return pa.array(values.view(np.int64) if values.dtype.kind in "Mm" else values)
+    return array_of(values.view(np.int64) if values.dtype.kind in "Mm" else values)
 
 
 def _text(values: npt.NDArray[Any]) -> pa.Array | None:
@@ -192,10 +193,10 @@ def _from_arrow(column: pa.Array, field: Field) -> npt.NDArray[Any]:
 
 def _lists_to_arrow(lists: Ragged) -> pa.Array:
     if lists.dtype != object:
-        return pa.LargeListArray.from_arrays(pa.array(lists.offsets), _to_arrow(lists.values))
+        return pa.LargeListArray.from_arrays(array_of(lists.offsets), _to_arrow(lists.values))
     text = _text(lists.values)
     if text is not None:
-        return pa.LargeListArray.from_arrays(pa.array(lists.offsets), text)
+        return pa.LargeListArray.from_arrays(array_of(lists.offsets), text)
     return pa.array([cloudpickle.dumps(values) for values in lists.to_lists()], pa.large_binary())
 
 

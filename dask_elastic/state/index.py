@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,7 +14,14 @@ Words = npt.NDArray[np.uint64]
 Slots = npt.NDArray[np.intp]
 
 _FIRST_BITS = 10
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD = 0x9E3779B97F4A7C15
+_WORD = 2**64 - 1
+_BUCKET = np.dtype([("hash", np.uint64), ("number", np.int64)])
+"""A bucket of `NumpyIndex`: the number is the slot plus 1, and 0 in an empty bucket."""
+
+_ONE_BY_ONE = 24
+"""Up to so many hashes are looked up one by one, which is faster than the calls of NumPy for all of them."""
+
 _BYTES_PER_BUCKET = 17
 
 MANY_ROWS = 4_096
@@ -70,7 +78,9 @@ class NumpyIndex:
     Notes
     -----
     A hash's first bucket is given by the upper bits of its product with 2**64 divided by the golden ratio, which
-    spreads consecutive hashes evenly. At most half of the buckets are in use.
+    spreads consecutive hashes evenly. At most half of the buckets are in use. Hash and slot of a bucket are side by
+    side, so that a lookup in a large table waits for memory once. Large batches are looked up with few calls of NumPy;
+    a few rows, and the last few that collide with other hashes, are faster one by one.
 
     Examples
     --------
@@ -86,30 +96,49 @@ class NumpyIndex:
 
     def _allocate(self, bits: int) -> None:
         self._bits = bits
-        self._hashes: Words = np.zeros(1 << bits, np.uint64)
-        self._slots: Slots = np.full(1 << bits, -1, np.intp)
+        self._table = np.zeros(1 << bits, _BUCKET)
+        # Views of the same buckets; the numbers are of Python.
+        self._hashes, self._numbers = self._table["hash"], self._table["number"]
+        self._words = self._table.view(np.uint64).data
 
     def _first_bucket(self, hashes: Words) -> Slots:
-        return ((hashes * _SPREAD) >> np.uint64(64 - self._bits)).astype(np.intp)
+        return ((hashes * np.uint64(_SPREAD)) >> np.uint64(64 - self._bits)).view(np.intp)
 
     def lookup(self, hashes: Words) -> Slots:
         """Return each hash's slot, or -1 if it has none."""
+        if len(hashes) <= _ONE_BY_ONE:
+            return np.array(self._find(hashes.tolist()), np.intp)
         buckets = self._first_bucket(hashes)
-        slots = self._slots.take(buckets)
-        pending = np.flatnonzero((self._hashes.take(buckets) != hashes) & (slots >= 0))
+        found = self._table.take(buckets)
+        slots: Slots = found["number"] - 1
+        pending = ((found["hash"] != hashes) & (slots >= 0)).nonzero()[0]
         buckets = buckets[pending]
-        while len(pending):
-            buckets = (buckets + 1) & (len(self._slots) - 1)
-            found = self._slots.take(buckets)
-            slots[pending] = found
-            other = (self._hashes.take(buckets) != hashes[pending]) & (found >= 0)
+        while len(pending) > _ONE_BY_ONE:
+            buckets = (buckets + 1) & (len(self._table) - 1)
+            found = self._table.take(buckets)
+            next_slots = found["number"] - 1
+            slots[pending] = next_slots
+            other = ((found["hash"] != hashes[pending]) & (next_slots >= 0)).nonzero()[0]
             pending, buckets = pending[other], buckets[other]
+        if len(pending):
+            slots[pending] = self._find(hashes[pending].tolist())
+        return slots
+
+    def _find(self, hashes: list[int]) -> list[int]:
+        """Return the slot of each hash, or -1 if it has none."""
+        words, shift, last = self._words, 64 - self._bits, 2 * len(self._table) - 2
+        slots = []
+        for hash in hashes:
+            word = (hash * _SPREAD & _WORD) >> shift << 1
+            while (number := words[word + 1]) and words[word] != hash:
+                word = word + 2 & last
+            slots.append(number - 1)
         return slots
 
     def insert(self, hashes: Words, slots: Slots) -> None:
         """Add hashes, which must be distinct and not in the index yet."""
         self._reserve(self._count + len(hashes))
-        self._place(hashes, slots)
+        self._place(hashes, slots + 1)
         self._count += len(hashes)
 
     def _reserve(self, count: int) -> None:
@@ -117,22 +146,21 @@ class NumpyIndex:
         while 2 * count > 1 << bits:
             bits += 1
         if bits != self._bits:
-            used = self._slots >= 0
-            hashes, slots = self._hashes[used], self._slots[used]
+            used = self._table[self._numbers > 0]
             self._allocate(bits)
-            self._place(hashes, slots)
+            self._place(used["hash"], used["number"])
 
-    def _place(self, hashes: Words, slots: Slots) -> None:
+    def _place(self, hashes: Words, numbers: Slots) -> None:
         buckets = self._first_bucket(hashes)
         while len(hashes):
-            free = np.flatnonzero(self._slots.take(buckets) < 0)
+            free = np.flatnonzero(self._numbers[buckets] == 0)
             # If several hashes want one free bucket, the last write wins it and the others probe on.
-            self._slots[buckets[free]] = slots[free]
-            won = free[self._slots.take(buckets[free]) == slots[free]]
+            self._numbers[buckets[free]] = numbers[free]
+            won = free[self._numbers[buckets[free]] == numbers[free]]
             self._hashes[buckets[won]] = hashes[won]
             lost = np.ones(len(hashes), dtype=np.bool_)
             lost[won] = False
-            hashes, slots, buckets = hashes[lost], slots[lost], (buckets[lost] + 1) & (len(self._slots) - 1)
+            hashes, numbers, buckets = hashes[lost], numbers[lost], (buckets[lost] + 1) & (len(self._table) - 1)
 
     def __len__(self) -> int:
         return self._count
@@ -140,7 +168,7 @@ class NumpyIndex:
     @property
     def nbytes(self) -> int:
         """The memory, in bytes."""
-        return int(self._hashes.nbytes + self._slots.nbytes)
+        return int(self._table.nbytes)
 
 
 class PandasIndex:
@@ -263,16 +291,27 @@ def _pandas_behaves() -> bool:
 
 @functools.cache
 def _fastest() -> Callable[[], KeyIndex]:
-    """Return the fastest kind of index that works here; imports pandas, so it is called for the first index only."""
+    """Return the fastest kind of index that works with the installed pandas."""
     return PandasIndex if _pandas_behaves() else NumpyIndex
 
 
+def _has_pandas() -> bool:
+    """Return whether this process has imported pandas."""
+    module = sys.modules.get("pandas")
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
 def make_index() -> KeyIndex:
-    """Return an empty index of the fastest kind that works with the installed pandas.
+    """Return an empty index of the fastest kind that works here without importing pandas.
+
+    Notes
+    -----
+    The import would take longer than all other steps of a job's start. It is not made later in a thread of the engine
+    either: where another thread begins to import a part of pandas at the same time, both imports fail.
 
     Examples
     --------
     >>> len(make_index())
     0
     """
-    return _fastest()()
+    return _fastest()() if _has_pandas() else NumpyIndex()

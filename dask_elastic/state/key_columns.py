@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dask_elastic.state.index import Slots
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows
 from dask_elastic.vocab.errors import SchemaMismatch
 
 _CHUNKS = 128
@@ -64,10 +65,10 @@ class KeyColumns:
         if len(self._chunks) > 1:
             self._chunks = [pa.concat_batches(self._chunks)]
         if not self._chunks:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
+            return no_rows(self.schema)
         if isinstance(slots, slice):
             return self._chunks[0].slice(slots.start, slots.stop - slots.start)
-        return self._chunks[0].take(pa.array(slots))
+        return self._chunks[0].take(array_of(slots))
 
     @property
     def nbytes(self) -> int:

@@ -15,6 +15,7 @@ from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Declared, List, Map, StateKind, Value, kind_of
 from dask_elastic.topology.timer import value_name
+from dask_elastic.vocab.arrow_arrays import array_of
 
 KNOWN, KEYS, EXPIRIES, EVENT_EXPIRIES = "?", "#", "@", "@@"
 """Suffixes of the names of additional fields: whether a key has a value; a map's keys; expiry times by clock."""
@@ -172,7 +173,7 @@ def _result(kind: StateKind, values: Sequence[Column]) -> pa.Array:
     if isinstance(kind, Value):
         return to_arrow(values[0], kind.type, values[1])
     elements = to_arrow(values[0].values, kind.type)
-    offsets = pa.array(values[0].offsets.astype(np.int32))
+    offsets = array_of(values[0].offsets.astype(np.int32))
     if isinstance(kind, List):
         return pa.ListArray.from_arrays(offsets, elements)
     assert isinstance(kind, Map)

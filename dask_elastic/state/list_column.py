@@ -16,6 +16,7 @@ from dask_elastic.state.stored_values import Known, Values, dtype_of, to_arrow, 
 from dask_elastic.state.value_column import Load, require_mask
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Element, List
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import StateError
 
 
@@ -91,7 +92,7 @@ class ListColumn:
         """
         lists = self._parts()[0]
         return pa.ListArray.from_arrays(
-            pa.array(lists.offsets.astype(np.int32)), to_arrow(lists.values, self.kind.type)
+            array_of(lists.offsets.astype(np.int32)), to_arrow(lists.values, self.kind.type)
         )
 
     @property
@@ -278,7 +279,7 @@ def ragged_of(lists: Any, kind: Element, name: str) -> Ragged:
     if isinstance(lists, pa.Array):
         if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
             raise StateError(f"state list {name!r}: values of type {lists.type} are not lists; give one list per key")
-        lengths = np.nan_to_num(lists.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+        lengths = np.nan_to_num(numpy_of(lists.value_lengths())).astype(np.int64)
         elements: Any = lists.flatten()
     else:
         listed = [[] if values is None else list(values) for values in lists]

@@ -17,6 +17,7 @@ from dask_elastic.state.stored_values import Known, Values, dtype_of, filled, pr
 from dask_elastic.state.value_column import Load, require_mask
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Map
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import StateError
 
 Ordinals = npt.NDArray[np.intp]
@@ -107,7 +108,7 @@ class MapColumn:
         ...     return state.keys.append_column("last", state.map("last").entries())
         """
         values, keys = self._parts()[:2]
-        offsets = pa.array(values.offsets.astype(np.int32))
+        offsets = array_of(values.offsets.astype(np.int32))
         return pa.MapArray.from_arrays(
             offsets, to_arrow(keys.values, self.kind.key), to_arrow(values.values, self.kind.type)
         )

@@ -19,6 +19,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.results import result_keys
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows
 
 
 def state_table(
@@ -79,7 +80,7 @@ def state_table(
     table = pa.table([*shown.columns, *results.values()], names=[*shown.schema.names, *results])
     if operator.windowing is not None and operator.windowing.counted:
         # The slot with the number of a key's rows may have no slice.
-        return table.filter(pa.array(np.less(*values[len(bundle.fields) : len(bundle.fields) + 2])))
+        return table.filter(array_of(np.less(*values[len(bundle.fields) : len(bundle.fields) + 2])))
     return table
 
 
@@ -120,7 +121,7 @@ def empty_state(operator: Compute, schema: pa.Schema | None) -> pa.Table:
         layout = layout_of(operator)
         results = layout.results([field.initially(0) for field in layout.fields])
         types |= {name: column.type for name, column in results.items()}
-    return pa.schema(types).empty_table()
+    return pa.Table.from_batches([no_rows(pa.schema(types))])
 
 
 def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]) -> dict[str, pa.Array]:
@@ -133,7 +134,8 @@ def _cells(operator: Compute, schema: pa.Schema | None, fields: Sequence[Column]
     kind = pa.int64() if windowing.counted else pa.timestamp("us")
     if windowing.time and not windowing.counted and schema is not None:
         kind = pa.timestamp("us", window_time_type(schema.field(windowing.time[0]).type, windowing.time[0]).tz)
-    return {name: pa.array(times, kind) for name, times in zip((WINDOW_START, WINDOW_END), fields, strict=False)}
+    named = zip((WINDOW_START, WINDOW_END), fields, strict=False)
+    return {name: array_of(np.asarray(times, np.int64)).view(kind) for name, times in named}
 
 
 def _unexpired(
@@ -143,4 +145,4 @@ def _unexpired(
     chosen = np.flatnonzero(layout.has_any(left, keys.num_rows))
     if len(chosen) == keys.num_rows:
         return keys, left
-    return keys.take(pa.array(chosen)), [column.take(chosen) for column in left]
+    return keys.take(array_of(chosen)), [column.take(chosen) for column in left]

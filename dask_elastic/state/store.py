@@ -18,6 +18,7 @@ from dask_elastic.state.session import Session
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Counts, copied
 from dask_elastic.state.stored_keys import StoredKeys
 from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import StateDiskError
 
 logger = logging.getLogger("dask_elastic.node")
@@ -109,7 +110,7 @@ class KeyedStore(StoredKeys):
             keys = self._require_declared()
 
             def keys_of(new: Slots) -> pa.RecordBatch:
-                return keys.fit(rows.take(pa.array(picked[new])), key_columns)
+                return keys.fit(rows.take(array_of(picked[new])), key_columns)
 
             slots = self._find_or_add(hashes, checks, keys_of, task)
             # Adding keys may move the state, which starts a new layout.
@@ -368,7 +369,7 @@ class KeyedStore(StoredKeys):
         first, ordinals = distinct_keys(state.hashes, state.checks)
         keys = self._require_declared().fit(state.keys, state.keys.schema.names)
         slots = self._find_or_add(
-            state.hashes[first], state.checks[first], lambda new: keys.take(pa.array(first[new])), task=None
+            state.hashes[first], state.checks[first], lambda new: keys.take(array_of(first[new])), task=None
         )
         return slots[ordinals]
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.stored_values import Known, Values
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import StateError
 
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -266,16 +267,21 @@ def _moments(timer: str, at: Any) -> Any:
     if isinstance(at, pa.ChunkedArray):
         at = at.combine_chunks()
     try:
-        array = at if isinstance(at, pa.Array) else pa.array(at)
+        array = _array(at)
         if pa.types.is_timestamp(array.type):
             return array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.timestamp("us"))
         if pa.types.is_date(array.type) or pa.types.is_null(array.type):
             return array.cast(pa.timestamp("us"))
         if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
-            return _of_seconds(timer, array.to_numpy(zero_copy_only=False).astype(np.float64))
+            return _of_seconds(timer, numpy_of(array).astype(np.float64))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise StateError(f"timer {timer!r} was set for {at!r}: {error}; give one time per key") from error
     raise StateError(f"timer {timer!r} was set for times of type {array.type}; give timestamps, or seconds since 1970")
+
+
+def _array(values: Any) -> pa.Array:
+    plain = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"
+    return values if isinstance(values, pa.Array) else array_of(values) if plain else pa.array(values)
 
 
 def _of_seconds(timer: str, seconds: Values) -> pa.Array:
@@ -284,4 +290,4 @@ def _of_seconds(timer: str, seconds: Values) -> pa.Array:
     invalid = ~none & ~(np.abs(seconds) < _MOST_SECONDS)
     if invalid.any():
         raise StateError(f"timer {timer!r} was set for {seconds[invalid][0]} seconds, which is no time; give {_TIMES}")
-    return pa.array((np.where(none, 0, seconds) * 1e6).astype("M8[us]"), pa.timestamp("us"), mask=none)
+    return array_of((np.where(none, 0, seconds) * 1e6).astype("M8[us]"), mask=none)

@@ -14,6 +14,7 @@ from dask_elastic.state.layout import unexpired_part
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, to_stored
 from dask_elastic.topology.state_kind import Value
+from dask_elastic.vocab.arrow_arrays import numpy_of
 from dask_elastic.vocab.errors import StateError
 
 Load = Callable[[], Sequence[Column]]
@@ -125,7 +126,7 @@ class ValueColumn:
 
 def require_mask(where: Any, count: int, name: str, unit: str = "key of state.keys") -> Known:
     """Return a mask as an array; raise StateError if it is not `count` booleans."""
-    mask = where.to_numpy(zero_copy_only=False) if isinstance(where, pa.Array) else np.asarray(where)
+    mask = numpy_of(where) if isinstance(where, pa.Array) else np.asarray(where)
     if mask.shape != (count,) or mask.dtype != np.bool_:
         raise StateError(f"state {name!r}: where must be {count} booleans, one per {unit}")
     return mask

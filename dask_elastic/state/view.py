@@ -21,6 +21,7 @@ from dask_elastic.state.timers import BatchTimers
 from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.state_kind import Declared, List, Map, Value
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.row_bytes import is_light
 
@@ -135,7 +136,7 @@ class StateView:
         keys = self._rows.select(self._key_columns)
         if len(self) == keys.num_rows and all(map(is_light, keys.columns)):
             return keys
-        return keys.take(pa.array(self.first))
+        return keys.take(array_of(self.first))
 
     @property
     def first(self) -> npt.NDArray[np.intp]:

@@ -21,6 +21,7 @@ from dask_elastic.topology.schema import describe_difference, plain_schema
 from dask_elastic.topology.windows.one_key import OneKey
 from dask_elastic.topology.windows.own_logic import result_schema
 from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.vocab.arrow_arrays import no_rows
 from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
@@ -151,7 +152,7 @@ def _output(operator: Operator, known: Known) -> Known:
             return known
         case MapOperator():
             for schema in known.values():
-                select_columns(_no_rows(schema), operator.columns, operator.name)
+                select_columns(no_rows(schema), operator.columns, operator.name)
             return _mapped(operator, known) if operator.output is None else {operator.name: operator.output}
         case Compute():
             return _computed(operator, known)
@@ -159,7 +160,7 @@ def _output(operator: Operator, known: Known) -> Known:
 
 
 def _check_filter(operator: Filter, origin: str, schema: pa.Schema) -> None:
-    rows = select_columns(_no_rows(schema), operator.columns, operator.name)
+    rows = select_columns(no_rows(schema), operator.columns, operator.name)
     if not isinstance(operator.predicate, pc.Expression):
         return
     try:
@@ -197,7 +198,7 @@ def _computed(operator: Compute, known: Known) -> Known:
     for origin, schema in known.items():
         times = () if operator.windowing is None else operator.windowing.time
         times = times if operator.time is None else (operator.time,)
-        select_columns(_no_rows(schema), read or (*operator.keys, *times), operator.name)
+        select_columns(no_rows(schema), read or (*operator.keys, *times), operator.name)
         if operator.time is not None:
             check_time_type(schema.field(operator.time).type, operator.time, f"compute {operator.name!r}")
         types = ColumnTypes(origin, {name: str(schema.field(name).type) for name in read or schema.names}, read is None)
@@ -237,7 +238,3 @@ def _bound(operator: str, output: str, aggregate: Aggregate, schema: pa.Schema |
         return aggregate.bind(schema)
     except (SchemaMismatch, TopologyError) as error:
         raise type(error)(f"compute {operator!r}, output {output!r}: {error}") from error
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.gather import take_column, take_rows
 
 Values = Callable[[pa.RecordBatch], pa.Array]
@@ -95,11 +96,11 @@ class ChosenRows:
 
     def take(self, positions: pa.Array) -> pa.RecordBatch:
         """Return a copy of the rows at given positions among the chosen ones."""
-        return self.source.take(pa.array(self.numbers.take(positions.to_numpy())))
+        return self.source.take(array_of(self.numbers.take(numpy_of(positions))))
 
     def column_at(self, position: int, rows: npt.NDArray[np.intp]) -> pa.Array:
         """Return the values of a column in rows at given positions among the chosen ones."""
-        return self.source.column(position).take(pa.array(self.numbers.take(rows)))
+        return self.source.column(position).take(array_of(self.numbers.take(rows)))
 
     def slice(self, start: int, length: int) -> pa.RecordBatch:
         """Return a copy of a range of the rows."""

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_elastic.vocab.arrow_arrays import array_of
+
 Order = npt.NDArray[np.integer[Any]]
 
 MANY_ROWS = 4_096
@@ -52,7 +54,7 @@ def take_rows(rows: pa.RecordBatch, order: Order) -> pa.RecordBatch:
     {'number': [3, 1], 'plane': ['N103US', 'N10156']}
     """
     if len(order) < MANY_ROWS or not rows.num_columns:
-        return rows.take(pa.array(order))
+        return rows.take(array_of(order))
     return pa.RecordBatch.from_arrays([take_column(column, order) for column in rows.columns], schema=rows.schema)
 
 
@@ -77,7 +79,7 @@ def take_column(column: pa.Array, order: Order) -> pa.Array:
     ['N102UW', 'N10156']
     """
     taken = None if len(order) < MANY_ROWS else _take_sized(column, order)
-    return column.take(pa.array(order)) if taken is None else taken
+    return column.take(array_of(order)) if taken is None else taken
 
 
 def _take_sized(column: pa.Array, order: Order) -> pa.Array | None:

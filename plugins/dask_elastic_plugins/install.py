@@ -11,10 +11,13 @@ import contextlib
 import importlib
 import time
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import dask.config
 from distributed import Scheduler, Worker
+from distributed.core import Status
 from distributed.protocol.pickle import dumps
 
 from dask_elastic.runtime.config.defaults import load_defaults
@@ -32,11 +35,18 @@ PING_SECONDS = 2.0
 SETUP_SECONDS = 30.0
 """Seconds after which a plugin that is still being set up on some worker, while another hangs, is no longer awaited."""
 
+FORWARD_SECONDS = 0.01
+"""Seconds that the scheduler has to send the plugin to workers, before the client goes on with imports of its own."""
+
 REMOVAL_SECONDS = 10.0
 """Seconds after which the removal of the plugin looks for workers that hang, and waits no longer."""
 
 # When this module is a preload, nothing else has imported dask_elastic and its defaults yet.
 load_defaults()
+
+
+_installed: WeakSet[Client] = WeakSet()
+"""Clients that have registered both plugins."""
 
 
 def _plugin(option: str) -> Any:
@@ -52,13 +62,54 @@ def install(client: Client) -> None:
     client : distributed.Client
         A client of the cluster. Workers that join later get the plugin, too.
     """
-    client.sync(_register, client, [_plugin(option) for option in ("scheduler-plugin", "worker-plugin")])
+    begin_install(client)()
 
 
-async def _register(client: Client, plugins: list[Any]) -> None:
+def begin_install(client: Client) -> Callable[[], None]:
+    """Begin to register both plugins on a client's cluster: workers in other processes import the engine meanwhile.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A client of the cluster.
+
+    Returns
+    -------
+    callable
+        Registers what is missing, and waits until scheduler and workers host dask_elastic.
+    """
+    on_workers: list[asyncio.Future[Any]] = []
+    if not _has_workers():
+        # In one process, two threads that begin with different modules of the engine would fail each other's imports.
+        client.sync(_begin, client, on_workers)
+    return lambda: client.sync(_register, client, on_workers)
+
+
+def _has_workers() -> bool:
+    """Return whether workers run in this process."""
+    return any(worker.status is not Status.closed for worker in list(Worker._instances))
+
+
+async def _begin(client: Client, on_workers: list[asyncio.Future[Any]]) -> None:
+    """Send the plugin to the workers, and note its registration, unless they have it already."""
+    if client in _installed:
+        return
+    with contextlib.suppress(TimeoutError):
+        # The scheduler connects to the workers now: while it imports what it needs, it would not.
+        asking = client.scheduler.broadcast(msg={"op": "echo"}, on_error="ignore")
+        await asyncio.wait_for(asking, PING_SECONDS)
+    registering = asyncio.ensure_future(client.register_plugin(_plugin("worker-plugin")))
+    # A submission may be refused before it waits for this.
+    registering.add_done_callback(lambda done: done.cancelled() or done.exception())
+    on_workers.append(registering)
+    await asyncio.wait({registering}, timeout=FORWARD_SECONDS)
+
+
+async def _register(client: Client, on_workers: list[asyncio.Future[Any]]) -> None:
     """Register plugins; Dask's registration waits for every worker, this one not for workers that hang."""
-    # At once: scheduler and workers import the engine at the same time.
-    registering = asyncio.gather(*map(client.register_plugin, plugins))
+    # Workers first: they import the engine while the scheduler does.
+    to_workers = on_workers or [client.register_plugin(_plugin("worker-plugin"))]
+    registering = asyncio.gather(*to_workers, client.register_plugin(_plugin("scheduler-plugin")))
     deadline = time.monotonic() + SETUP_SECONDS
     try:
         while not (await asyncio.wait({registering}, timeout=PATIENCE))[0]:
@@ -67,6 +118,7 @@ async def _register(client: Client, plugins: list[Any]) -> None:
             if None in answers and (hosting or time.monotonic() > deadline):
                 return  # The scheduler goes on: workers that hang get the plugin when they continue.
         await registering
+        _installed.add(client)
     finally:
         registering.cancel()
         await asyncio.wait({registering})
@@ -162,6 +214,10 @@ async def dask_setup(server: Scheduler | Worker) -> None:
 
 def _import_for_jobs() -> None:
     """Import what a job's part needs, so that the first job does not have to wait for it."""
-    importlib.import_module("dask_elastic.connectors")
-    # The first index imports pandas.
-    importlib.import_module("dask_elastic.state.index").make_index()
+    for kind in ("sources", "sinks"):
+        connectors = importlib.import_module(f"dask_elastic.connectors.{kind}")
+        for name in connectors.__all__:
+            getattr(connectors, name)
+    # Its hash table is the fastest index; a job would use it only if its worker has imported pandas before.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pandas")

@@ -9,6 +9,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import PeriodicCallback
 
 from dask_elastic._version import __version__
+from dask_elastic.runtime.config.many_imports import many_imports
 from dask_elastic.runtime.protocol.calls import HOSTED
 
 if TYPE_CHECKING:
@@ -45,10 +46,11 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Start the coordinator, register its handlers with the scheduler, and open the display."""
         try:
-            from dask_elastic.dashboard.display import Display
-            from dask_elastic.runtime.scheduler.coordinator import Coordinator, hold
-            from dask_elastic_plugins.cluster_view import cluster_view
-            from dask_elastic_plugins.retirement import DaskRetirement
+            with many_imports():
+                from dask_elastic.dashboard.display import Display
+                from dask_elastic.runtime.scheduler.coordinator import Coordinator, hold
+                from dask_elastic_plugins.cluster_view import cluster_view
+                from dask_elastic_plugins.retirement import DaskRetirement
 
             coordinator = Coordinator(scheduler)
             scheduler.handlers.update(coordinator.handlers())

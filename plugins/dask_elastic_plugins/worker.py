@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from dask_elastic.runtime.config.many_imports import many_imports
+
 if TYPE_CHECKING:
     from distributed import Worker
 
@@ -32,7 +34,8 @@ class ElasticWorkerPlugin(WorkerPlugin):
     async def setup(self, worker: Worker) -> None:
         """Start the node's runtime, which registers its handlers with the worker."""
         try:
-            from dask_elastic.runtime.worker.node import NodeRuntime
+            with many_imports():
+                from dask_elastic.runtime.worker.node import NodeRuntime
 
             runtime = NodeRuntime(worker)
             await runtime.start()

@@ -8,7 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_elastic.cli.decision_text import changes_text, decision_text
-from dask_elastic.runtime.client.submit import install
+from dask_elastic.runtime.client.submission.installation import install
 from dask_elastic.vocab.errors import PlanningError
 
 A, B = "tcp://a:1", "tcp://b:1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from dask_elastic.runtime.scheduler import coordinator
 from dask_elastic.runtime.worker import node
 from dask_elastic.vocab import errors
 from dask_elastic_plugins import install as installing
+from dask_elastic_plugins.scheduler import ElasticSchedulerPlugin
 
 # Workers import this file too, for what they are asked to run.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -61,6 +63,30 @@ def test_uninstall_removes_all_plugins_and_submit_reinstalls_them(small_cluster,
         installing.uninstall(client)
         assert_runs(other)
         assert de.job("next", client).status == "finished"
+
+
+def test_workers_import_before_the_scheduler_where_they_are_other_processes(small_cluster, wait_until, monkeypatch):
+    monkeypatch.setattr(installing, "_has_workers", lambda: False)
+    cluster = small_cluster(n_workers=2)
+    with Client(cluster, set_as_default=False) as client:
+        with pytest.raises(errors.TopologyError):
+            de.submit(de.Topology("without-sources"), client)
+        finish = installing.begin_install(client)
+        wait_until(lambda: all(client.run(elastic_handlers).values()), "the workers host dask_elastic")
+        assert client.run_on_scheduler(scheduler_handlers) == ["dask-elastic-worker"]
+        finish()
+        assert_runs(client)
+        installing.uninstall(client)
+        assert_clean(client, wait_until)
+
+
+def test_workers_in_the_process_of_the_client_import_when_it_waits(small_cluster):
+    cluster = small_cluster(processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        finish = installing.begin_install(client)
+        assert client.run_on_scheduler(scheduler_handlers) == []
+        finish()
+        assert_runs(client)
 
 
 @pytest.fixture
@@ -122,6 +148,27 @@ def test_restarted_scheduler_still_hosts_jobs(small_cluster):
         client.run_on_scheduler(restart)
         with pytest.raises(errors.UnknownJob, match="the cluster knows none"):
             de.job("any", other)
+
+
+def test_clients_that_install_at_once_start_one_coordinator(small_cluster, monkeypatch):
+    made = []
+
+    class Counted(coordinator.Coordinator):
+        def __init__(self, scheduler):
+            made.append(scheduler)
+            super().__init__(scheduler)
+
+    async def both(scheduler):
+        plugins = [ElasticSchedulerPlugin() for _ in range(2)]
+        await asyncio.gather(*(scheduler.register_scheduler_plugin(plugin, idempotent=True) for plugin in plugins))
+        return [plugin.coordinator is not None for plugin in plugins]
+
+    monkeypatch.setattr(coordinator, "Coordinator", Counted)
+    cluster = small_cluster(processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        assert sorted(client.sync(both, cluster.scheduler)) == [False, True]
+        assert len(made) == 1
+        assert_runs(client)
 
 
 def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, caplog):

@@ -10,7 +10,7 @@ from counting_jobs import RUN, counting_rows, mapped
 from distributed import Client
 
 import dask_elastic as de
-from dask_elastic.runtime.client import submit as submitting
+from dask_elastic.runtime.client.submission import described_job
 from dask_elastic.vocab import errors
 
 
@@ -103,7 +103,7 @@ def test_submit_of_non_topology_is_refused(client):
 
 
 def test_version_mismatch_error_names_both_versions(client, numbers, monkeypatch):
-    monkeypatch.setattr(submitting, "__version__", "0.0.1+other")
+    monkeypatch.setattr(described_job, "__version__", "0.0.1+other")
     with pytest.raises(errors.VersionMismatch, match=r"client: 0\.0\.1\+other, scheduler: .*Install one version"):
         de.submit(counting_rows(numbers), client)
 

@@ -43,6 +43,32 @@ def test_import_loads_no_heavy_library(modules):
     assert imported(f"import {modules}") & HEAVY == set()
 
 
+def test_submit_and_first_rows_load_no_heavy_library():
+    code = """
+import pyarrow as pa
+import dask_elastic as de
+from dask_elastic.runtime.client.submission.described_job import checked_job
+from dask_elastic.testing.run import run
+
+numbers = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])
+rows = pa.Table.from_batches([pa.RecordBatch.from_arrays([numbers], ["k"])])
+topology = de.Topology("first")
+keyed = topology.source("rows", de.sources.Arrow(rows)).key_by("k")
+counted = keyed.compute({"n": de.aggregate.Count()}, name="counted")
+counted.sink(de.sinks.Call(print), name="out")
+checked_job(topology, None, None, False, {})
+assert run(topology).outputs["counted"].to_pydict() == {"k": [0], "n": [2]}
+windowed = de.Topology("windowed")
+times = pa.Array.from_buffers(pa.timestamp("us"), 2, [None, pa.py_buffer(bytes(16))])
+timed = pa.Table.from_batches([pa.RecordBatch.from_arrays([numbers, times], ["k", "at"])])
+keyed = windowed.source("rows", de.sources.Arrow(timed, event_time="at")).key_by("k")
+counted = keyed.window("1s").compute({"n": de.aggregate.Count()}, name="counted")
+counted.sink(de.sinks.Call(print), name="out")
+assert run(windowed).outputs["counted"].column("n").to_pylist() == [2]
+"""
+    assert imported(code) & HEAVY == set()
+
+
 def test_import_for_spark_loads_no_heavy_library():
     assert imported("import dask_elastic.spark.data_source", base="pyspark.sql.datasource") & HEAVY == set()
 

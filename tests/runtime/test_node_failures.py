@@ -13,8 +13,8 @@ from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.runtime.transport import channels
-from dask_elastic.runtime.transport.channels import has_died
+from dask_elastic.runtime.transport import ended_process
+from dask_elastic.runtime.transport.ended_process import has_died
 from dask_elastic.runtime.worker.newest_generations import NewestGenerations
 from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.vocab.errors import NodeLost, PoisonBatch, UnknownJob
@@ -45,7 +45,7 @@ async def hangs(reader, writer):
 
 @pytest.mark.parametrize(("answer", "died"), [(greets, False), (closes, True), (hangs, False)])
 def test_closed_unanswered_connection_means_process_has_died(answer, died, monkeypatch):
-    monkeypatch.setattr(channels, "KNOCK_SECONDS", 0.05)
+    monkeypatch.setattr(ended_process, "KNOCK_SECONDS", 0.05)
     assert asyncio.run(knock(answer)) is died
 
 

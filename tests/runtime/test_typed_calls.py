@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import pickle
 import pkgutil
 import re
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +36,6 @@ from dask_elastic.vocab.errors import PlanningError, VersionMismatch
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
 class Half(Call[float]):
     number: int
     digits: int = 3
@@ -48,6 +48,30 @@ def declared_calls():
     )
     classes = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
     return {kind for kind in classes if issubclass(kind, Call) and kind not in (Call, PartCall, CheckpointCall)}
+
+
+# calls are frozen dataclasses
+
+
+def test_calls_are_equal_by_class_and_values():
+    assert Half(1) == Half(number=1, digits=3) != Half(2)
+    assert Half(1) != PartCall("job", 1)
+    assert len({Half(1), Half(digits=3, number=1), Half(1, 4)}) == 2
+    assert repr(Half(1)) == "Half(number=1, digits=3)"
+    assert replace(Half(1), digits=5) == pickle.loads(pickle.dumps(Half(1, 5)))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"), [((), {}), ((1, 2, 3), {}), ((1,), {"number": 1}), ((1,), {"other": 1}), ((), {"digits": 1})]
+)
+def test_call_with_other_arguments_is_refused(values, named):
+    with pytest.raises(TypeError, match=r"Half (takes \['number', 'digits'\], each once|lacks 'number')"):
+        Half(*values, **named)
+
+
+def test_call_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError, match="number"):
+        Half(1).number = 2
 
 
 # structure

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from unittest import mock
@@ -89,6 +90,29 @@ def test_index_grows_and_accepts_read_only_arrays(make: Callable[[], KeyIndex]) 
     hashes.flags.writeable = False
     assert (index.lookup(hashes) == np.arange(len(hashes))).all()
     assert (index.lookup(hashes + np.uint64(1)) == -1).all()
+
+
+@pytest.mark.parametrize("bucket", [0, 700, 1023])
+def test_numpy_index_finds_hashes_that_want_one_bucket(bucket: int) -> None:
+    inverse = pow(index_module._SPREAD, -1, 2**64)
+    # All have the same first of 1,024 buckets; from the last one they continue in the first.
+    hashes = array([((bucket << 54) + number) * inverse % 2**64 for number in range(300)])
+    index = NumpyIndex()
+    index.insert(hashes[:200], np.arange(200))
+    expected = [*range(200), *[-1] * 100]
+    assert index.lookup(hashes).tolist() == expected
+    assert [int(index.lookup(hashes[row : row + 1])[0]) for row in range(300)] == expected
+
+
+def test_make_index_uses_pandas_only_where_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas as pd
+
+    assert isinstance(make_index(), PandasIndex)
+    monkeypatch.setattr(pd.__spec__, "_initializing", True, raising=False)
+    assert isinstance(make_index(), NumpyIndex), "another thread imports it"
+    monkeypatch.delitem(sys.modules, "pandas")
+    assert isinstance(make_index(), NumpyIndex)
+    assert "pandas" not in sys.modules
 
 
 def test_make_index_without_pandas_table_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dask_elastic.vocab.arrow_arrays import no_rows
 from dask_elastic.vocab.errors import SourceError
 
 METADATA = pa.schema(
@@ -103,7 +104,7 @@ def _read(lines: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     from pyarrow import json as arrow_json
 
     if not lines:
-        return pa.RecordBatch.from_pylist([], schema)
+        return no_rows(schema)
     data = b"\n".join(lines)
     table = arrow_json.read_json(
         pa.BufferReader(data),

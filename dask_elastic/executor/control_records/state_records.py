@@ -12,6 +12,7 @@ import pyarrow as pa
 from dask_elastic.executor.piece import Block, Receipt, sorted_block
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.table import ShardTable
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, Clock, TimersDue
 
 INPUT_SCHEMA = b"dask_elastic.input_schema"
@@ -75,7 +76,7 @@ class StateRecords:
         self._processing = 0
         # A hash that is the number of a group is in its shard.
         self._groups = np.arange(space.shards, dtype=np.uint64) + np.uint64(executor * space.shards)
-        self._rows = pa.record_batch({"shard": pa.array(np.arange(space.shards, dtype=np.int32))})
+        self._rows = pa.record_batch({"shard": array_of(np.arange(space.shards, dtype=np.int32))})
         self._sorted: tuple[ShardTable, Block] | None = None
         self._ticks: deque[Receipt] = deque()
 
@@ -129,7 +130,7 @@ class StateRecords:
     def address(self, shards: Collection[int]) -> None:
         """Address further records to some shards only: the executor's key groups, where these change executor."""
         chosen = np.array(sorted(shards), dtype=np.int32)
-        rows = pa.record_batch({"shard": pa.array(chosen)})
+        rows = pa.record_batch({"shard": array_of(chosen)})
         self._rows = rows.replace_schema_metadata(self._rows.schema.metadata)
         self._groups, self._sorted = chosen.astype(np.uint64), None
 

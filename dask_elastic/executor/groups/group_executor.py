@@ -17,6 +17,7 @@ from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import Work
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused, PlanningError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -353,7 +354,7 @@ def _chosen(batch: Batch, chosen: np.ndarray) -> Batch:
     assert isinstance(batch.rows, pa.RecordBatch)
     if chosen.all():
         return batch
-    return batch._replace(rows=batch.rows.filter(pa.array(chosen)), hashes=batch.hashes[chosen], row_bytes=None)
+    return batch._replace(rows=batch.rows.filter(array_of(chosen)), hashes=batch.hashes[chosen], row_bytes=None)
 
 
 def _is_reached(piece: Piece, since: int) -> bool:

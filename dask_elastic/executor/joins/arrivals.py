@@ -20,6 +20,7 @@ from dask_elastic.state.joins.layout import CHECK, HASH, KIND, MATCHED, NUMBER, 
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.topology.joins.joining import LEFT, RIGHT, SIDE, Joining
 from dask_elastic.topology.joins.joining import TIME as TIME_COLUMN
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.row_counts import RowCounts
 
 
@@ -124,7 +125,7 @@ def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Wor
         reached[present] = arrays.values[TIME].take(marks)
         next_number[present] = arrays.values[NUMBER].take(marks)
     column = rows.column(TIME_COLUMN)
-    times: Times = column.fill_null(0).to_numpy()
+    times: Times = numpy_of(column.fill_null(0))
     timed = _valid(column)
     late = timed & (times + joining.grace < reached.take(shards))
     alone = ~timed
@@ -136,7 +137,7 @@ def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Wor
     kept = np.flatnonzero(~late & ~alone)
     first = next_number.take(shards[kept])
     numbers = first + ranks(shards[kept], space.shards)
-    sides = rows.column(SIDE).to_numpy()
+    sides = numpy_of(rows.column(SIDE))
     made = []
     for side in (LEFT, RIGHT):
         own = sides[kept] == side
@@ -144,7 +145,7 @@ def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Wor
         made.append(
             Arrivals(
                 side,
-                rows if len(at) == rows.num_rows else rows.take(pa.array(at)),
+                rows if len(at) == rows.num_rows else rows.take(array_of(at)),
                 hashes[at],
                 None if checks is None else checks[at],
                 times[at],
@@ -153,7 +154,7 @@ def judge(joining: Joining, buffer: RowBuffer, rows: pa.RecordBatch, hashes: Wor
                 at,
             )
         )
-    lonely = [rows.filter(pa.array(alone & (sides == side))) if alone.any() else rows[:0] for side in (LEFT, RIGHT)]
+    lonely = [rows.filter(array_of(alone & (sides == side))) if alone.any() else rows[:0] for side in (LEFT, RIGHT)]
     per_shard = (np.bincount(shards[where], minlength=space.shards) for where in (kept, late, ~timed))
     counted, late_rows, timeless = per_shard
     return Judged(made, lonely, (counted, late_rows, timeless), present)
@@ -198,5 +199,5 @@ def written(judged: Judged, layout: JoinLayout, buffer: RowBuffer) -> Iterator[t
 def _valid(column: pa.Array) -> Mask:
     if not column.null_count:
         return np.ones(len(column), np.bool_)
-    valid: npt.NDArray[np.bool_] = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    valid: npt.NDArray[np.bool_] = numpy_of(pc.is_valid(column))
     return valid

@@ -22,6 +22,7 @@ from dask_elastic.state.key_table import distinct_keys
 from dask_elastic.state.slots import LIVE, Column, SlotArrays
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.state_record import TimersDue
 
@@ -115,7 +116,7 @@ class AsOfJoin(JoinLogic):
             return []
         buffer = self.buffer
         buffer.declare()
-        shards = batch.rows.column(0).to_numpy()
+        shards = numpy_of(batch.rows.column(0))
         buffer.ensure_marks(shards, batch.hashes)
         while True:
             with buffer.open() as arrays:
@@ -182,7 +183,7 @@ class AsOfJoin(JoinLogic):
             for side, slots, has in ((LEFT, left[some], None), (RIGHT, partners[some], present[some])):
                 fields = [arrays.values[at].take(slots) for at in self.layout.positions(side)]
                 columns.append(self.layout.columns(side, fields, has))
-            outputs.append(self.results.both(pending.keys.take(pa.array(some)).columns, *columns))
+            outputs.append(self.results.both(pending.keys.take(array_of(some)).columns, *columns))
         return outputs
 
     def _keep_newest(self, arrays: SlotArrays, due: _Due, pending: _Prepared) -> None:

@@ -14,6 +14,7 @@ from dask_elastic.state.joins.layout import CHECK, HASH, KIND, MATCHED, NUMBER, 
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.state_record import TimersDue
 
@@ -130,7 +131,7 @@ class IntervalJoin(JoinLogic):
             return []
         buffer = self.buffer
         buffer.declare()
-        shards = batch.rows.column(0).to_numpy()
+        shards = numpy_of(batch.rows.column(0))
         buffer.ensure_marks(shards, batch.hashes)
         while True:
             with buffer.open() as arrays:
@@ -154,7 +155,7 @@ class IntervalJoin(JoinLogic):
         for (side, _, (times, *values)), columns in zip(alone, keys, strict=True):
             assert columns is not None, "slots have kept their numbers"
             own = self.layout.columns(side, values)
-            outputs.append(self.results.alone(columns.columns, side, own, pa.array(times)))
+            outputs.append(self.results.alone(columns.columns, side, own, array_of(times)))
         return outputs
 
     def _alone(self, arrays: SlotArrays, side: int, due: Slots) -> Slots:

@@ -12,6 +12,7 @@ from dask_elastic.executor.joins.sorted_rows import Times
 from dask_elastic.state.index import Slots
 from dask_elastic.state.joins.layout import nulls
 from dask_elastic.topology.joins.joining import LEFT, TIME, Joining, shared_name
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS
 
 
@@ -48,7 +49,7 @@ class JoinResults:
         RecordBatch
             One row per pair.
         """
-        at = pa.array(chosen)
+        at = array_of(chosen)
         names = [*self._joining.left.keys, *self._shared[side], *([TIME] if self._joining.window else [])]
         taken = rows.select(list(dict.fromkeys(names))).take(at)
         own = [taken.column(name) for name in self._shared[side]]
@@ -101,8 +102,8 @@ class JoinResults:
         return pa.RecordBatch.from_arrays(columns, schema=joining.output)
 
     def _instants(self, begins: pa.Array, later: int) -> pa.Array:
-        times: Times = begins.fill_null(0).to_numpy() + later
-        mask = begins.is_null().to_numpy(zero_copy_only=False) if begins.null_count else None
+        times: Times = numpy_of(begins.fill_null(0)) + later
+        mask = numpy_of(begins.is_null()) if begins.null_count else None
         return pa.array(times.view("M8[us]"), self._joining.output.types[-1], mask=mask)
 
 

@@ -21,6 +21,7 @@ from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, Slot
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.joins.joining import LEFT, RIGHT
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -224,7 +225,7 @@ class RowBuffer:
         slots : ndarray of intp
             One per key.
         """
-        picked = keys.take(pa.array(chosen))
+        picked = keys.take(array_of(chosen))
         return self.store.admit(self._session.task, picked, self.keys, np.arange(len(chosen)), hashes, checks)
 
     def ensure_marks(self, shards: Slots, groups: Words) -> None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.executor.piece import Block, Piece
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.state_record import BEGINNING
 from dask_elastic.vocab.window_side import WindowSide
 
@@ -135,7 +136,7 @@ def _part(piece: Piece, rows: pa.RecordBatch, hashes: np.ndarray, chosen: Mask, 
     if chosen.all():
         block = Block(rows, hashes, side=side)
     else:
-        block = Block(rows.filter(pa.array(chosen)), hashes[chosen], side=side)
+        block = Block(rows.filter(array_of(chosen)), hashes[chosen], side=side)
     return piece._replace(block=block, start=0, stop=len(block.hashes))
 
 

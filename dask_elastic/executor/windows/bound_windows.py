@@ -19,6 +19,7 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows
 from dask_elastic.vocab.chosen_rows import ChosenRows
 
 
@@ -68,7 +69,7 @@ class BoundWindows(NamedTuple):
         columns = [*shown, timestamps(starts, self.time), timestamps(ends, self.time)]
         if REVISION in self.results.names:
             numbers = np.broadcast_to(np.asarray(revision, np.int64), len(starts))
-            columns.append(pa.array(numbers, mask=numbers < 0))
+            columns.append(array_of(numbers, mask=numbers < 0))
         columns += self.bundle.results(values).values()
         return pa.RecordBatch.from_arrays(columns, schema=self.results)
 
@@ -115,7 +116,7 @@ def bind_windows(operator: Compute, merges: bool, store: KeyedStore, schema: pa.
     windowing, aggregates = operator.windowing, operator.aggregates
     assert windowing is not None
     assert aggregates is not None
-    select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *windowing.time), operator.name)
+    select_columns(no_rows(schema), (*operator.keys, *windowing.time), operator.name)
     bundle = Bundle(aggregates, schema)
     keys = pa.schema([schema.field(key) for key in operator.keys])
     store.declare(keys, [*bundle.fields, *window_fields(operator, merges)])

@@ -25,6 +25,7 @@ from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.windowing import CountWindow
 from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows
 from dask_elastic.vocab.row_counts import RowCounts
 
 _START, _END, _ROWS, _OLDEST, _NEWEST = range(5)
@@ -136,14 +137,14 @@ class CountLogic:
         located, order = zeros, np.arange(len(ring.keys))
         if self.length.kept > 1:
             owners = zeros.first.take(ring.keys)
-            keys = pa.RecordBatch.from_arrays(columns, names=list(self.operator.keys)).take(pa.array(owners))
+            keys = pa.RecordBatch.from_arrays(columns, names=list(self.operator.keys)).take(array_of(owners))
             of_keys = None if checks is None else checks.take(owners)
             located = self._located(keys, timed.hashes.take(owners), of_keys, ring.places)
             order = located.grouping.ordinals
         stored = [column.take(order) for column in self._session.gather(located)]
         added = self._added(bound, slices, ring, stored, timed)
         table = [joined_columns(parts) for parts in zip(stored, added, strict=True)]
-        results = self._results(bound, slices, ring, table, [column.take(pa.array(zeros.first)) for column in columns])
+        results = self._results(bound, slices, ring, table, [column.take(array_of(zeros.first)) for column in columns])
         after, written = self._after(bound, slices, ring, table)
         back = np.empty(len(order), np.intp)
         back[order] = np.arange(len(order))
@@ -185,8 +186,8 @@ class CountLogic:
             bounds = [timestamps(times, bound.results.field("window_start").type) for times in merged[bound.own :]]
         else:
             begins = slices.instances * self.window.frequency
-            bounds = [pa.array(begins), pa.array(begins + self.window.length)]
-        owners = pa.array(slices.instance_keys)
+            bounds = [array_of(begins), array_of(begins + self.window.length)]
+        owners = array_of(slices.instance_keys)
         shown = [column.take(owners) for column in keys] if result_keys(self.operator.keys) else []
         values = bound.bundle.results(merged[: bound.own]).values()
         return [pa.RecordBatch.from_arrays([*shown, *bounds, *values], schema=bound.results)]
@@ -209,7 +210,7 @@ class CountLogic:
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         operator = self.operator
-        select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
+        select_columns(no_rows(schema), (*operator.keys, *self.windowing.time), operator.name)
         bundle = Bundle(self._aggregates, schema)
         keys = pa.schema([schema.field(key) for key in operator.keys])
         self._store.declare(keys, [*bundle.fields, *count_fields(self.windowing)])

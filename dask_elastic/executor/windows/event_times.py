@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology.expiry_time import check_time_type
 from dask_elastic.topology.window_time import window_time_type
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
 from dask_elastic.vocab.state_record import BEGINNING
 
@@ -55,7 +56,7 @@ def microseconds(column: pa.Array, name: str) -> Times:
     numbers = column.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())
     if numbers.null_count:
         numbers = pc.fill_null(numbers, 0)
-    found: Times = numbers.to_numpy()
+    found: Times = numpy_of(numbers)
     if pa.types.is_date32(kind):
         found = found.astype(np.int64) * _DAY
     elif pa.types.is_date(kind) or kind.unit != "us":
@@ -157,4 +158,4 @@ def timestamps(times: Times, kind: pa.DataType) -> pa.Array:
     >>> timestamps(np.array([1]), pa.timestamp("ns")).cast(pa.int64()).to_pylist()
     [1000]
     """
-    return pa.array(times, pa.timestamp("us")).cast(pa.timestamp(kind.unit)).cast(kind)
+    return array_of(times).view(pa.timestamp("us")).cast(pa.timestamp(kind.unit)).cast(kind)

@@ -16,6 +16,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.tables import as_batches, is_table
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.instances import Instance, Instances, InstanceState
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import ElasticError
 
 MOST_ROWS = 1 << 18
@@ -61,7 +62,7 @@ class BatchCalls(FunctionCalls):
 
     def outputs(self, rows: pa.RecordBatch, instances: Instances, errors: Errors | None) -> list[pa.RecordBatch]:
         """Return what the function returns; see `FunctionCalls.outputs`."""
-        taken = instances.table.select([WINDOW_START, WINDOW_END]).take(pa.array(instances.ids))
+        taken = instances.table.select([WINDOW_START, WINDOW_END]).take(array_of(instances.ids))
         for name in (WINDOW_START, WINDOW_END):
             rows = with_column(rows, name, taken.column(name))
         return as_batches(self._function(rows, instances), self.where)
@@ -135,7 +136,7 @@ class InstanceCalls(FunctionCalls):
             else:
                 rows = pa.concat_batches([item for _, item in items])
                 owners = np.repeat([number for number, _ in items], [item.num_rows for _, item in items])
-            of_instance = table.take(pa.array(owners))
+            of_instance = table.take(array_of(owners))
             own = [name for name in rows.schema.names if name not in table.schema.names]
             columns = [*of_instance.columns, *(rows.column(name) for name in own)]
             schema = pa.schema([*table.schema, *(rows.schema.field(name) for name in own)])

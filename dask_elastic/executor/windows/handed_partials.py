@@ -21,6 +21,7 @@ from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -116,8 +117,8 @@ class HandedPartials:
         session.apply(located, update)
 
     def _as_rows(self, chosen: Positions) -> pa.RecordBatch:
-        taken = self._key_rows.take(pa.array(chosen))
-        return pa.RecordBatch.from_arrays([*taken.columns, pa.array(chosen)], names=[*self._keys, POSITION])
+        taken = self._key_rows.take(array_of(chosen))
+        return pa.RecordBatch.from_arrays([*taken.columns, array_of(chosen)], names=[*self._keys, POSITION])
 
 
 class MergedPartials:
@@ -143,5 +144,5 @@ class MergedPartials:
     def update(self, current: Sequence[Column], rows: pa.RecordBatch | ChosenRows, grouping: Grouping) -> list[Column]:
         """Return the state of groups after the partials of some rows, of which each group has one."""
         assert isinstance(rows, pa.RecordBatch)
-        positions = rows.column(POSITION).to_numpy().take(grouping.rows)
+        positions = numpy_of(rows.column(POSITION)).take(grouping.rows)
         return self._bundle.merge(current, [column.take(positions) for column in self._values])

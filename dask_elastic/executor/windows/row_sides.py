@@ -14,6 +14,7 @@ from dask_elastic.migration.strategy import unmerged
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import Windowing
+from dask_elastic.vocab.arrow_arrays import numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
 
 
@@ -96,7 +97,7 @@ class RowSides:
         earlier, later = self._cells.sides(times, begin)
         for name in self._columns:
             if rows.column(name).null_count:
-                untimed = rows.column(name).is_null().to_numpy(zero_copy_only=False)
+                untimed = numpy_of(rows.column(name).is_null())
                 earlier, later = earlier & ~untimed, later & ~untimed
         return earlier, later | ~earlier
 

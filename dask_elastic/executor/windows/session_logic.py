@@ -32,6 +32,7 @@ from dask_elastic.topology.operators import Compute, select_columns
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.window_time import window_time_type
 from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows, numpy_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
@@ -105,7 +106,7 @@ class SessionLogic:
             until = BEGINNING if reached is None else reached
             assigned = self.cells.of_points(times[0], until)
             if assigned.late is not None and self.windowing.late == "stream":
-                late.append(rows.filter(pa.array(assigned.late)))
+                late.append(rows.filter(array_of(assigned.late)))
             outputs = self._updated(bound, rows, hashes, assigned, until)
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
@@ -123,7 +124,7 @@ class SessionLogic:
         self, bound: _Bound, rows: pa.RecordBatch, hashes: Words, assigned: Assigned, until: int
     ) -> list[pa.RecordBatch]:
         if assigned.rows is not None:
-            rows, hashes = rows.take(pa.array(assigned.rows)), hashes.take(assigned.rows)
+            rows, hashes = rows.take(array_of(assigned.rows)), hashes.take(assigned.rows)
         if not rows.num_rows:
             return []
         columns = [rows.column(position) for position in bound.keys]
@@ -139,7 +140,7 @@ class SessionLogic:
             asked |= np.minimum.reduceat(assigned.starts.take(order), starts) <= until - self.cells.gap
         outputs: list[pa.RecordBatch] = []
         if self._emits and asked.any():
-            keys = [column.take(pa.array(first)) for column in columns]
+            keys = [column.take(array_of(first)) for column in columns]
             mine = parts[0].take(first), parts[1].take(first)
             outputs = self._amended(bound, touched, asked, mine, keys, until)
         self._session.scatter(located, touched)
@@ -188,7 +189,7 @@ class SessionLogic:
             amended = Amended.of(chains, *bound.shown_of(cells), until, chosen, self.windowing.emit == "updates")
             # Each session that is due has a cell with new rows, and so a row with its key.
             of_session = _any_below(amended, count)
-            named = [column.take(pa.array(of_session)) for column in keys]
+            named = [column.take(array_of(of_session)) for column in keys]
             values = partials.merged(amended.groups, 0, len(amended.starts))
             results = bound.results_of(named, amended, slice(None), values)
             outputs = [*bound.withdrawals(named, amended), *([results] if results.num_rows else [])]
@@ -243,7 +244,7 @@ class SessionLogic:
             return []
         bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
         shards = np.zeros(self._store.shards, np.bool_)
-        shards[batch.rows.column(0).to_numpy()] = True
+        shards[numpy_of(batch.rows.column(0))] = True
         matching = partial(_begun, bound, record.event)
         while True:
             found = self._session.read(matching, shards)
@@ -300,7 +301,7 @@ class SessionLogic:
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         operator = self.operator
-        select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
+        select_columns(no_rows(schema), (*operator.keys, *self.windowing.time), operator.name)
         bundle = Bundle(self._aggregates, schema)
         keys = pa.schema([schema.field(key) for key in operator.keys])
         self._store.declare(keys, [*bundle.fields, *session_fields()])
@@ -336,7 +337,7 @@ class _Bound(NamedTuple):
         replaced = amended.replaced
         if not len(replaced.starts):
             return []
-        by = pa.array(amended.replaced_by)
+        by = array_of(amended.replaced_by)
         nothing = [pa.nulls(len(by), kind) for kind in self.bundle.schema.types]
         return [self._rows([column.take(by) for column in keys], replaced, True, nothing)]
 
@@ -344,8 +345,8 @@ class _Bound(NamedTuple):
         count = len(of.starts)
         bounds = [timestamps(of.starts, self.time), timestamps(of.ends, self.time)]
         # A revision below 0, before a session has closed, is null.
-        revision = pa.array(of.revisions, mask=of.revisions < 0)
-        columns = [*keys[: self.shown], *bounds, revision, pa.array(np.full(count, withdrawn)), *values]
+        revision = array_of(of.revisions, mask=of.revisions < 0)
+        columns = [*keys[: self.shown], *bounds, revision, array_of(np.full(count, withdrawn)), *values]
         return pa.RecordBatch.from_arrays(columns, schema=self.results)
 
     def shown_of(self, cells: list[Column]) -> tuple[Shown, Mask]:

@@ -12,6 +12,7 @@ from dask_elastic.executor.windows.event_times import Times, microseconds
 from dask_elastic.state.index import Words
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.windowing import Windowing
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 
 
@@ -49,7 +50,7 @@ class TimedRows(NamedTuple):
         columns = [rows.column(name) for name in windowing.time]
         untimed = None
         if any(column.null_count for column in columns):
-            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+            valid = np.logical_and.reduce([numpy_of(column.is_valid()) for column in columns])
             if windowing.null_time == "refuse":
                 valid_choices = "'drop'" if windowing.counted else "'drop' or null_time='late'"
                 error = ValueError(
@@ -59,8 +60,8 @@ class TimedRows(NamedTuple):
                 error.row = int(valid.argmin())  # type: ignore[attr-defined]
                 raise error
             rows = copied(rows)
-            untimed = rows.filter(pa.array(~valid))
-            rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
+            untimed = rows.filter(array_of(~valid))
+            rows, hashes = rows.filter(array_of(valid)), hashes[valid]
             columns = [rows.column(name) for name in windowing.time]
         named = zip(columns, windowing.time, strict=True)
         return cls(rows, hashes, [microseconds(column, name) for column, name in named], untimed)

@@ -31,6 +31,7 @@ from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START, SessionWindow
 from dask_elastic.topology.windows.instances import Instances
 from dask_elastic.topology.windows.results import bound_columns, result_keys
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows, numpy_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, END_OF_TIME, TimersDue
@@ -120,7 +121,7 @@ class WindowFunctions:
         columns = [rows.column(name) for name in names]
         untimed = rows[:0]
         if any(column.null_count for column in columns):
-            valid = np.logical_and.reduce([column.is_valid().to_numpy(zero_copy_only=False) for column in columns])
+            valid = np.logical_and.reduce([numpy_of(column.is_valid()) for column in columns])
             if self.windowing.null_time == "refuse":
                 error = ValueError(
                     f"the time {' or '.join(map(repr, names))} is null; filter such rows, or choose null_time='drop' "
@@ -128,8 +129,8 @@ class WindowFunctions:
                 )
                 error.row = int(valid.argmin())  # type: ignore[attr-defined]
                 raise error
-            untimed = rows.filter(pa.array(~valid))
-            rows, hashes = rows.filter(pa.array(valid)), hashes[valid]
+            untimed = rows.filter(array_of(~valid))
+            rows, hashes = rows.filter(array_of(valid)), hashes[valid]
             columns = [rows.column(name) for name in names]
         times = [microseconds(column, name) for column, name in zip(columns, names, strict=True)]
         begins, ends = times if len(times) > 1 else (times[0], times[0] + 1)
@@ -141,7 +142,7 @@ class WindowFunctions:
         if self.windowing.null_time == "late" and part.untimed.num_rows:
             self._late.append(part.untimed)
         if self.windowing.late == "stream" and judged.late.any():
-            self._late.append(part.rows.filter(pa.array(judged.late)))
+            self._late.append(part.rows.filter(array_of(judged.late)))
 
     def _keep(self, bound: _Bound, part: _Timed, reached: int) -> Times:
         """Write rows to the state, with numbers in their shards; returns the first number of each row's shard."""
@@ -223,7 +224,7 @@ class WindowFunctions:
             # No row had arrived before the record.
             return []
         bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
-        numbers = batch.rows.column(0).to_numpy()
+        numbers = numpy_of(batch.rows.column(0))
         shards = np.zeros(self._store.shards, np.bool_)
         shards[numbers] = True
         since = BEGINNING if batch.reached is None else batch.reached
@@ -289,7 +290,7 @@ class WindowFunctions:
         policy: ErrorPolicy,
     ) -> list[pa.RecordBatch]:
         """Call the function for instances: those that close, or, up to an event time, have closed before."""
-        table = keys.select(list(result_keys(self.operator.keys))).take(pa.array(gathered.firsts))
+        table = keys.select(list(result_keys(self.operator.keys))).take(array_of(gathered.firsts))
         for name, times in ((WINDOW_START, gathered.starts), (WINDOW_END, gathered.ends)):
             table = with_column(table, name, timestamps(times, bound.time))
         if self.windowing.revised:
@@ -300,7 +301,7 @@ class WindowFunctions:
             for first, last in _parts(gathered.offsets, start, stop):
                 part = gathered.part(first, last)
                 columns = [column.take(part.rows) for column in found.values]
-                rows = bound.layout.rows(keys.take(pa.array(part.rows)), columns)
+                rows = bound.layout.rows(keys.take(array_of(part.rows)), columns)
                 failed: Errors | None = None if errors is None else {}
                 instances = Instances(table.slice(first, last - first), part.offsets)
                 outputs += self._calls.outputs(rows, instances, failed)
@@ -312,7 +313,7 @@ class WindowFunctions:
 
     def _bind(self, schema: pa.Schema) -> _Bound:
         operator = self.operator
-        select_columns(pa.RecordBatch.from_pylist([], schema), (*operator.keys, *self.windowing.time), operator.name)
+        select_columns(no_rows(schema), (*operator.keys, *self.windowing.time), operator.name)
         layout = RowLayout(operator, schema)
         buffer = RowBuffer(layout, self._store, self._session, self._space)
         buffer.declare()
@@ -339,7 +340,7 @@ class _Timed(NamedTuple):
     untimed: pa.RecordBatch
 
     def chosen(self, which: npt.NDArray[np.intp]) -> _Timed:
-        rows = self.rows.take(pa.array(which))
+        rows = self.rows.take(array_of(which))
         return _Timed(rows, self.hashes.take(which), self.begins.take(which), self.ends.take(which), self.untimed)
 
 
@@ -385,7 +386,7 @@ def _revisions(found: Found, gathered: Gathered, reached: int | None) -> pa.Arra
     new[1:] = first[1:] != first[:-1]
     new[starts] = True
     revisions = np.add.reduceat((new & late).astype(np.int64), starts) - np.logical_and.reduceat(late, starts)
-    return pa.array(revisions, mask=None if reached is None else gathered.ends > reached)
+    return array_of(revisions, mask=None if reached is None else gathered.ends > reached)
 
 
 def _parts(offsets: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:

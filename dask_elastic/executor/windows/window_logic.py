@@ -36,6 +36,7 @@ from dask_elastic.state.window_fields import NO_END
 from dask_elastic.state.windows.instance_marks import has_mark, marked
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
@@ -141,7 +142,7 @@ class WindowLogic:
             cells = self.cells if side is None and not separate else self._instances or self.cells
             assigned = cells.of(times, BEGINNING if reached is None else reached, side)
             if assigned.late is not None and self.windowing.late == "stream":
-                late.append(copied(rows).filter(pa.array(assigned.late)))
+                late.append(copied(rows).filter(array_of(assigned.late)))
             corrected = None
             if self._corrected is not None and assigned.counts.corrected:
                 corrected = self._corrected.of(bound, rows, hashes, times[0], BEGINNING if reached is None else reached)
@@ -322,7 +323,7 @@ class WindowLogic:
                 self._add_to_places(handed.bound, rows, hashes, assigned, self._places)
                 return []
 
-            policy.run(self.operator.name, run, handed.rows.take(pa.array(part)))
+            policy.run(self.operator.name, run, handed.rows.take(array_of(part)))
 
     # closing
 
@@ -359,7 +360,7 @@ class WindowLogic:
             return [], 0.0
         bound = self._bound or self._bind(pa.ipc.read_schema(pa.py_buffer(described)))
         shards = np.zeros(self._store.shards, np.bool_)
-        shards[batch.rows.column(0).to_numpy()] = True
+        shards[numpy_of(batch.rows.column(0))] = True
         since = BEGINNING if batch.reached is None else batch.reached
         if self._places is not None:
             outputs = None

@@ -17,7 +17,8 @@ from dask_elastic.checkpoint.other_placing import OtherPlacing
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.job import Job
-from dask_elastic.runtime.client.submit import check_sources, described, start
+from dask_elastic.runtime.client.submission.described_job import check_sources, described
+from dask_elastic.runtime.client.submission.job_start import start
 from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
-from dask_elastic.runtime.client.submit import install
+from dask_elastic.runtime.client.submission.installation import install
 from dask_elastic.runtime.protocol.job_calls import Retire
 from dask_elastic.topology.duration import parse_duration
 

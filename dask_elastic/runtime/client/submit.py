@@ -1,43 +1,21 @@
-"""Submission of a topology: what can be checked before rows flow is checked here, on the client."""
+"""Submission of a topology."""
 
 from __future__ import annotations
 
-import importlib
-import pickle
-import re
-import warnings
-from collections.abc import Iterable, Mapping
-from types import CellType
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-import dask.config
-import pyarrow as pa
-from distributed.comm.core import CommClosedError
-
-from dask_elastic._version import __version__
-from dask_elastic.control.placement.choices import check_installed
-from dask_elastic.migration.strategy import check_names, check_strategy
-from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
-from dask_elastic.runtime.client.job import Job
-from dask_elastic.runtime.client.senders import drop
-from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.client.call import checked_client
+from dask_elastic.runtime.client.submission.installation import Installation
+from dask_elastic.runtime.config.many_imports import many_imports
 from dask_elastic.runtime.config.tls_policy import check_exposure
-from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, ComputeSummary, JobOptions
-from dask_elastic.runtime.protocol.tables import table_bytes
-from dask_elastic.state.results import empty_state
-from dask_elastic.topology.component import Branch, Component, Exit, build_components
-from dask_elastic.topology.fused.groups import Fuse
-from dask_elastic.topology.known_schemas import known_inputs
-from dask_elastic.topology.operators import Compute, SourceOperator
 from dask_elastic.topology.topology import Topology
-from dask_elastic.topology.validation import check_name
-from dask_elastic.topology.windows.configuration import configuration
-from dask_elastic.vocab.errors import SubmitError, TopologyError
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from dask_elastic.runtime.client.job import Job
+    from dask_elastic.topology.fused.groups import Fuse
 
 
 def submit(
@@ -117,241 +95,10 @@ def submit(
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
     client = checked_client(client)
     check_exposure([client.scheduler.address])
-    checked = job_options(options)
-    check_installed(checked.placement)
-    components = build_components(topology, fuse)
-    check_sources(components)
-    return start(described(topology, components, job_name(name, topology), checked, cores or {}), client)
+    installation = Installation(client)
+    # Imported while the workers import the engine.
+    with many_imports():
+        from dask_elastic.runtime.client.submission.described_job import checked_job
+        from dask_elastic.runtime.client.submission.job_start import start
 
-
-def check_sources(components: Iterable[Component]) -> None:
-    """Check that all sources can be read.
-
-    Raises
-    ------
-    SourceError
-        Naming the one that cannot.
-    """
-    for component in components:
-        if isinstance(component.operator, SourceOperator):
-            component.operator.source.check()
-
-
-def described(
-    topology: Topology, components: tuple[Component, ...], name: str, options: JobOptions, cores: Mapping[str, int]
-) -> Submit:
-    """Return the call that submits a job, after checking what can be checked before it runs.
-
-    Raises
-    ------
-    SubmitError
-        If it cannot run.
-    """
-    if options.checkpoint is not None:
-        # Jobs without checkpoints start without it.
-        from dask_elastic.topology.restartable import check_restartable
-
-        check_restartable(name, [component.operator for component in components])
-    _check_migration(options, components)
-    inputs = known_inputs(topology)
-    return Submit(
-        name=name,
-        version=__version__,
-        summaries=tuple(
-            _summary(topology, component, inputs, options.checkpoint is not None) for component in components
-        ),
-        options=options,
-        cores=_checked_cores(components, cores, options.paradigm),
-        components=pickle_components(components),
-    )
-
-
-def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> None:
-    with_tasks = [component for component in components if isinstance(component.operator, Compute)]
-    fused = [operator.name for component in with_tasks for operator in component.fused]
-    check_names(options.migration_of, [component.operator.name for component in with_tasks], fused)
-    for component in with_tasks:
-        operator = component.operator
-        assert isinstance(operator, Compute)
-        check_strategy(options.strategy(operator.name), [operator], component.fused)
-
-
-def start(job: Submit, client: Client) -> Job:
-    """Have the scheduler start a job."""
-    install(client)
-    started = call_scheduler(client, job)
-    if started.silent:
-        left_out = " and ".join(started.silent)
-        warnings.warn(
-            f"job {started.name!r} runs without {left_out}: no answer; it joins when it answers", stacklevel=2
-        )
-    drop(client, started.name)
-    return Job(started.name, client)
-
-
-def install(client: Client) -> None:
-    """Register the plugins that host dask_elastic on a cluster; do nothing if they are registered already.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        A client of the cluster.
-
-    Raises
-    ------
-    SchedulerLost
-        If the client has lost the scheduler.
-    """
-    check_connected(client)
-    path = dask.config.get("elastic.installer")
-    module, _, function = path.rpartition(".")
-    try:
-        getattr(importlib.import_module(module), function)(client)
-    except CommClosedError as error:
-        raise scheduler_lost(client, error) from error
-
-
-def job_name(name: str | None, topology: Topology) -> str:
-    """Return the name of a job; raises `SubmitError` if it is no valid name."""
-    try:
-        return topology.name if name is None else check_name(name, "job")
-    except TopologyError as error:
-        raise SubmitError(str(error)) from error
-
-
-def _summary(
-    topology: Topology, component: Component, inputs: Mapping[str, pa.Schema | None], durable: bool
-) -> ComponentSummary:
-    operator = component.operator
-    about: dict[str, Any] = {"instances": None, "shards": 1}
-    if isinstance(operator, Compute):
-        about = {
-            "fused": tuple(_compute_summary(one, inputs, durable) for one in component.fused),
-            "instances": operator.executors,
-            "shards": operator.shards,
-            "configuration": str(configuration(topology, component.name)),
-            **_compute_summary(operator, inputs, durable)._asdict(),
-        }
-        del about["name"]
-    elif isinstance(operator, SourceOperator):
-        source = operator.source
-        sent = None if source.sent_schema is None else source.sent_schema.serialize().to_pybytes()
-        about |= {
-            "instances": source.parallel,
-            "pushed": source.pushed,
-            "rate": source.rate,
-            "epochs": source.epochs,
-            "accepts_resets": source.on_reset == "accept",
-            "spooled": durable and (source.spooled or (source.epochs > 0 and source.replayable)),
-            "sent_schema": sent,
-        }
-    about |= {"kinds": component.kinds, "edges": component.edges}
-    return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
-
-
-def _compute_summary(operator: Compute, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComputeSummary:
-    return ComputeSummary(
-        operator.name,
-        operator.keys,
-        table_bytes(empty_state(operator, inputs[operator.name])).to_pybytes(),
-        _reading(operator) if durable else None,
-        operator.routed_by or operator.keys,
-        pickle.dumps(operator.windowing) if operator.windowing and operator.aggregates else None,
-    )
-
-
-def _reading(operator: Compute) -> bytes:
-    """Return how the operator's state is read from a checkpoint."""
-    # Jobs without checkpoints start without it.
-    from dask_elastic.checkpoint.read_state import reading_of
-
-    return pickle.dumps(reading_of(operator))
-
-
-def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
-    if cores and paradigm == STATIC:
-        raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
-    stateful = [c.name for c in components if c.kind == "compute"]
-    fused = {operator.name: component.name for component in components for operator in component.fused}
-    for operator, count in cores.items():
-        if operator in fused:
-            raise SubmitError(f"cores= names {operator!r}, which runs in the tasks of {fused[operator]!r}: name this")
-        if operator not in stateful:
-            raise SubmitError(f"cores= names {operator!r}, which is no stateful operator: choose from {stateful}")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise SubmitError(f"cores={{{operator!r}: {count!r}}}: an executor has at least one core")
-    return dict(cores)
-
-
-def pickle_components(components: tuple[Component, ...]) -> bytes:
-    """Pickle what runs on the workers.
-
-    Raises
-    ------
-    SubmitError
-        Naming the operator, and the variable of its function where there is one, that cannot be pickled.
-    """
-    try:
-        data: bytes = cloudpickle.dumps(components)
-    except Exception as error:  # any object may fail to pickle in any way of its own
-        raise _blamed(components, error) from error
-    return data
-
-
-def _blamed(components: tuple[Component, ...], error: Exception) -> SubmitError:
-    for component in components:
-        for operator in _operators(component):
-            if _picklable(operator) is None:
-                continue
-            where = _variable(operator) or ""
-            reason = re.sub(r"\s+", " ", str(_picklable(operator) or error))
-            hint = "Create it inside the function, or pass what it is made from."
-            return SubmitError(f"operator {operator.name!r} cannot be sent to the workers:{where} {reason}. {hint}")
-    return SubmitError(f"the topology cannot be sent to the workers: {error}")
-
-
-def _operators(component: Component) -> list[Any]:
-    found: list[Any] = [component.operator]
-    waiting: list[Branch | Exit] = list(component.outputs)
-    while waiting:
-        output = waiting.pop()
-        if isinstance(output, Branch):
-            found.append(output.operator)
-            waiting.extend(output.then)
-    return found
-
-
-def _picklable(value: Any) -> Exception | None:
-    try:
-        cloudpickle.dumps(value)
-    except Exception as error:  # see pickle_components
-        return error
-    return None
-
-
-def _variable(operator: Any) -> str | None:
-    """Name the variable of a function that cannot be pickled: in its closure, its globals, or its defaults."""
-    for attribute in ("function", "predicate", "logic", "source", "sink"):
-        for function in _functions(getattr(operator, attribute, None)):
-            for kind, variables in _variables(function).items():
-                for variable, value in variables.items():
-                    if _picklable(value) is not None:
-                        text = f"{kind} {variable!r} ({type(value).__name__})"
-                        return f" its function {function.__qualname__!r} uses the {text}, which cannot be pickled;"
-    return None
-
-
-def _functions(value: Any, depth: int = 4) -> list[Any]:
-    if hasattr(value, "__code__"):
-        return [value]
-    parts = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    return [function for part in parts.values() for function in _functions(part, depth - 1)] if depth else []
-
-
-def _variables(function: Any) -> dict[str, dict[str, Any]]:
-    code = function.__code__
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    enclosed = {variable: cell.cell_contents for variable, cell in cells if cell != CellType()}
-    used = {variable: function.__globals__[variable] for variable in code.co_names if variable in function.__globals__}
-    defaults = dict(zip(code.co_varnames[: code.co_argcount][::-1], (function.__defaults__ or ())[::-1], strict=False))
-    return {"variable": enclosed, "global variable": used, "default argument": defaults}
+    return start(checked_job(topology, name, cores, fuse, options), client, installation)

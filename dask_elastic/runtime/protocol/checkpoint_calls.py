@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dask_elastic.runtime.protocol.calls import Call
 
 
-@dataclass(frozen=True)
 class CheckpointCall(Call[None]):
     """What a worker says about a checkpoint; the scheduler ignores it if the generation has ended.
 
@@ -23,7 +20,6 @@ class CheckpointCall(Call[None]):
     generation: int
 
 
-@dataclass(frozen=True)
 class Acknowledge(CheckpointCall):
     """An instance has made its part of a checkpoint durable.
 
@@ -45,7 +41,6 @@ class Acknowledge(CheckpointCall):
     part: bytes
 
 
-@dataclass(frozen=True)
 class Committed(CheckpointCall):
     """An instance of a sink has committed what it had prepared up to a complete checkpoint.
 
@@ -64,7 +59,6 @@ class Committed(CheckpointCall):
     instance: int
 
 
-@dataclass(frozen=True)
 class CheckpointFailed(CheckpointCall):
     """An instance could not make its part of a checkpoint durable.
 
@@ -80,6 +74,5 @@ class CheckpointFailed(CheckpointCall):
     error: bytes
 
 
-@dataclass(frozen=True)
 class RequestCheckpoint(CheckpointCall):
     """A sink waits for a checkpoint to commit its last rows: take one as soon as possible."""

@@ -36,7 +36,6 @@ class ClusterNeed:
     workers: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
 class NeedOfCluster(Call[ClusterNeed]):
     """Return what the running jobs and Dask's own tasks need.
 
@@ -52,7 +51,6 @@ class NeedOfCluster(Call[ClusterNeed]):
     target_duration: float
 
 
-@dataclass(frozen=True)
 class Keep(Call[None]):
     """Let workers stay that were asked to leave.
 

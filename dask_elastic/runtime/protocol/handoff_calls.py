@@ -40,7 +40,6 @@ class StagingPlaces:
     known: bool = False
 
 
-@dataclass(frozen=True)
 class HandoffPlaces(Call[StagingPlaces]):
     """Return where to stage rows for a source; without a name, for the only source that takes epochs.
 
@@ -53,7 +52,6 @@ class HandoffPlaces(Call[StagingPlaces]):
     epoch: int = 0
 
 
-@dataclass(frozen=True)
 class CommitEpoch(Call[bool]):
     """Commit an epoch: when the answer is True, its rows are the job's; False when too many epochs wait already.
 
@@ -88,7 +86,6 @@ class CommitEpoch(Call[bool]):
     wait: float
 
 
-@dataclass(frozen=True)
 class AbortEpoch(Call[None]):
     """Drop the rows that were staged for an epoch, unless it is committed."""
 
@@ -133,7 +130,6 @@ class EpochsToRead(NamedTuple):
     closed: bool = False
 
 
-@dataclass(frozen=True)
 class NextEpochs(Call[EpochsToRead]):
     """Return the committed epochs of an instance behind a number, after waiting up to `wait` seconds for one."""
 
@@ -145,7 +141,6 @@ class NextEpochs(Call[EpochsToRead]):
     wait: float
 
 
-@dataclass(frozen=True)
 class TakeEpochs(Call[None]):
     """Note that an instance has read every epoch up to a number, or that it begins to read behind the number."""
 
@@ -160,7 +155,6 @@ class TakeEpochs(Call[None]):
 # the scheduler to a worker
 
 
-@dataclass(frozen=True)
 class Seal(Call[bytes | None]):
     """Keep the attempts chosen for an epoch; fails when one of them is not staged there.
 
@@ -176,7 +170,6 @@ class Seal(Call[bytes | None]):
     chosen: tuple[AttemptId, ...]
 
 
-@dataclass(frozen=True)
 class Unstage(Call[None]):
     """Drop all attempts of an epoch but those to `keep`."""
 
@@ -192,7 +185,6 @@ class Unstage(Call[None]):
 # a client to a worker
 
 
-@dataclass(frozen=True)
 class StagedRows(Call[Payload]):
     """Return a copy of the rows of a committed attempt, as an Arrow IPC stream."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.checkpoint.chain import Chain
@@ -29,7 +28,6 @@ class HomeCopied(NamedTuple):
     rounds: int
 
 
-@dataclass(frozen=True)
 class CopyHome(PartCall[HomeCopied]):
     """Copy the state of an executor from there to a node that may become its home; the executor goes on meanwhile.
 
@@ -51,7 +49,6 @@ class CopyHome(PartCall[HomeCopied]):
     table: HomeTable
 
 
-@dataclass(frozen=True)
 class PrepareHome(PartCall[None]):
     """Hold what arrives for an executor whose home the node becomes; after the answer, `MoveHome` may be called.
 
@@ -71,7 +68,6 @@ class PrepareHome(PartCall[None]):
     tables: dict[str, HomeTable]
 
 
-@dataclass(frozen=True)
 class CancelHome(PartCall[None]):
     """End what `CopyHome` and `PrepareHome` have begun at either home, because the executor stays where it is.
 
@@ -111,7 +107,6 @@ class HomeMoved(NamedTuple):
     cores: dict[int, int]
 
 
-@dataclass(frozen=True)
 class MoveHome(PartCall[HomeMoved]):
     """Move the home of an executor from there to a node that is prepared; the answer comes at the end of the move.
 
@@ -192,7 +187,6 @@ class StateRowsSent(NamedTuple):
     rows: Payload
 
 
-@dataclass(frozen=True)
 class CopyState(PartCall[None]):
     """Install a portion of the state of an executor that may come.
 
@@ -217,7 +211,6 @@ class CopyState(PartCall[None]):
     portion: tuple[StateRowsSent, ...]
 
 
-@dataclass(frozen=True)
 class InstallHome(PartCall[dict[int, int]]):
     """Continue an executor there with what its old home hands over; the answer is its cores by node.
 

@@ -18,7 +18,6 @@ from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 
 
-@dataclass(frozen=True)
 class Submit(Call[JobDescription]):
     """Place a job on the workers and start it.
 
@@ -56,19 +55,16 @@ class Submit(Call[JobDescription]):
 # a job's life
 
 
-@dataclass(frozen=True)
 class ListJobs(Call[tuple[JobDescription, ...]]):
     """Describe all jobs, oldest first."""
 
 
-@dataclass(frozen=True)
 class Describe(Call[JobDescription]):
     """Describe a job."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class Wait(Call[JobDescription]):
     """Describe a job once it has ended, or after `timeout` seconds."""
 
@@ -76,21 +72,18 @@ class Wait(Call[JobDescription]):
     timeout: float
 
 
-@dataclass(frozen=True)
 class Drain(Call[None]):
     """Have the sources of a job read no further."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class Stop(Call[None]):
     """End a job at once; its state stays readable."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class Forget(Call[None]):
     """End a job at once and free its state."""
 
@@ -100,7 +93,6 @@ class Forget(Call[None]):
 # cores, shards and workers
 
 
-@dataclass(frozen=True)
 class SetCores(Call[JobDescription]):
     """Set the cores of an operator's executors.
 
@@ -121,7 +113,6 @@ class SetCores(Call[JobDescription]):
     executor: int | None = None
 
 
-@dataclass(frozen=True)
 class ShareWindows(Call[SharingStatus]):
     """Set whether the windows of a compute share slices.
 
@@ -141,7 +132,6 @@ class ShareWindows(Call[SharingStatus]):
     close_limit: float | None = None
 
 
-@dataclass(frozen=True)
 class MoveShard(Call[None]):
     """Begin to move a shard of an executor to another of its tasks."""
 
@@ -152,7 +142,6 @@ class MoveShard(Call[None]):
     task: int
 
 
-@dataclass(frozen=True)
 class MoveExecutor(Call[None]):
     """Move the home of an executor to another worker, by address; answered when the executor has begun there."""
 
@@ -162,7 +151,6 @@ class MoveExecutor(Call[None]):
     worker: str
 
 
-@dataclass(frozen=True)
 class Retire(Call[None]):
     """Take all cores away from workers; answered when no task is left there.
 
@@ -181,14 +169,12 @@ class Retire(Call[None]):
 # checkpoints
 
 
-@dataclass(frozen=True)
 class TakeCheckpoint(Call[CheckpointDescription]):
     """Take a checkpoint of a job now; answered when it is complete."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class TakeSavepoint(Call[CheckpointDescription]):
     """Take a checkpoint of a job and copy it; answered when the copy is complete.
 
@@ -207,7 +193,6 @@ class TakeSavepoint(Call[CheckpointDescription]):
     stop: bool = False
 
 
-@dataclass(frozen=True)
 class Checkpoints(Call[tuple[CheckpointDescription, ...]]):
     """Return the newest checkpoints of a job, oldest first."""
 
@@ -217,28 +202,24 @@ class Checkpoints(Call[tuple[CheckpointDescription, ...]]):
 # questions
 
 
-@dataclass(frozen=True)
 class Moves(Call[tuple[ShardMove, ...]]):
     """Return the newest finished shard moves of every executor."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class Recoveries(Call[tuple[Recovery, ...]]):
     """Return the newest losses of remote tasks of every executor."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class Assignment(Call[tuple[ExecutorAssignment, ...]]):
     """Return shards and tasks of every executor."""
 
     job: str
 
 
-@dataclass(frozen=True)
 class State(Call[tuple[Payload, ...]]):
     """Return the state of a stateful operator as Arrow IPC streams, one for each executor that has some.
 
@@ -277,7 +258,6 @@ class StatePlacesAnswer:
     empty: bytes | None
 
 
-@dataclass(frozen=True)
 class StatePlaces(Call[StatePlacesAnswer]):
     """Return where the state of a stateful operator is.
 
@@ -291,7 +271,6 @@ class StatePlaces(Call[StatePlacesAnswer]):
     operator: str
 
 
-@dataclass(frozen=True)
 class Collect(Call[tuple[Payload, ...]]):
     """Return the rows that a sink keeps for the client as Arrow IPC streams, one for each node that has some."""
 
@@ -299,7 +278,6 @@ class Collect(Call[tuple[Payload, ...]]):
     operator: str
 
 
-@dataclass(frozen=True)
 class DeadLetters(Call[tuple[Payload, ...]]):
     """Return the dead letters of an operator as Arrow IPC streams, one for each node that has some."""
 
@@ -307,7 +285,6 @@ class DeadLetters(Call[tuple[Payload, ...]]):
     operator: str
 
 
-@dataclass(frozen=True)
 class Decisions(Call[bytes]):
     """Return the newest decisions about a job as a JSON list, oldest first."""
 
@@ -315,7 +292,6 @@ class Decisions(Call[bytes]):
     last: int | None = None
 
 
-@dataclass(frozen=True)
 class Snapshots(Call[bytes]):
     """Return the newest snapshots in which a job is as a recording."""
 
@@ -346,7 +322,6 @@ class EvidenceAnswer:
     decisions: bytes
 
 
-@dataclass(frozen=True)
 class Evidence(Call[EvidenceAnswer]):
     """Return what the control loop bases its decisions about a job on."""
 
@@ -384,7 +359,6 @@ class PushedSource(NamedTuple):
     run: str = ""
 
 
-@dataclass(frozen=True)
 class FindSource(Call[PushedSource]):
     """Find a pushed source of a running job, so that a client can send rows to its workers.
 
@@ -400,7 +374,6 @@ class FindSource(Call[PushedSource]):
     source: str | None
 
 
-@dataclass(frozen=True)
 class Send(Call[bool]):
     """Send rows to a pushed source through the scheduler; the answer is False when the source has no room.
 
@@ -429,7 +402,6 @@ class Send(Call[bool]):
     sequence: int = 0
 
 
-@dataclass(frozen=True)
 class CloseSource(Call[None]):
     """End a pushed source after the rows that were sent; of a source for Spark, all instances.
 

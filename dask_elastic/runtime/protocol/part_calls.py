@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from dask_elastic.runtime.protocol.calls import A, Call
@@ -13,7 +12,6 @@ from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.vocab.identity import ExecutorId
 
 
-@dataclass(frozen=True)
 class Prepare(Call[None]):
     """Build a node's part of a job.
 
@@ -29,7 +27,6 @@ class Prepare(Call[None]):
     components: bytes
 
 
-@dataclass(frozen=True)
 class PartCall(Call[A]):
     """A call about a job's part; a worker refuses calls to another generation than the one that it hosts.
 
@@ -48,7 +45,6 @@ class PartCall(Call[A]):
 # a part's life
 
 
-@dataclass(frozen=True)
 class Members(PartCall[None]):
     """Change the nodes of the job.
 
@@ -67,27 +63,22 @@ class Members(PartCall[None]):
     guests: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class StartExecutors(PartCall[None]):
     """Start executors and sinks; every node does this before any source starts."""
 
 
-@dataclass(frozen=True)
 class StartSources(PartCall[None]):
     """Start the sources."""
 
 
-@dataclass(frozen=True)
 class Drain(PartCall[None]):
     """Have the sources read no further."""
 
 
-@dataclass(frozen=True)
 class End(PartCall[None]):
     """Stop at once; state and measures stay readable. A later generation goes on."""
 
 
-@dataclass(frozen=True)
 class Forget(PartCall[tuple[str, ...]]):
     """Stop at once and free everything; the answer names the threads that user code still occupies.
 
@@ -103,7 +94,6 @@ class Forget(PartCall[tuple[str, ...]]):
 # checkpoints
 
 
-@dataclass(frozen=True)
 class BeginCheckpoint(PartCall[None]):
     """Begin a checkpoint: sources send its barrier, and receivers await it.
 
@@ -119,28 +109,24 @@ class BeginCheckpoint(PartCall[None]):
     halts: bool = False
 
 
-@dataclass(frozen=True)
 class AbandonCheckpoint(PartCall[None]):
     """Give up a checkpoint; receivers no longer wait for its barriers."""
 
     number: int
 
 
-@dataclass(frozen=True)
 class HoldSources(PartCall[None]):
     """Sources that halt behind the barrier of this checkpoint acknowledge nothing more that they accept."""
 
     number: int
 
 
-@dataclass(frozen=True)
 class ContinueSources(PartCall[None]):
     """Sources continue that halt behind the barrier of this checkpoint, or of an earlier one, or are held for it."""
 
     number: int
 
 
-@dataclass(frozen=True)
 class CommitCheckpoint(PartCall[None]):
     """A checkpoint is complete: sinks commit what they have prepared for it."""
 
@@ -150,7 +136,6 @@ class CommitCheckpoint(PartCall[None]):
 # cores and shards
 
 
-@dataclass(frozen=True)
 class SetCores(PartCall[None]):
     """Set the cores of an executor at home there.
 
@@ -172,7 +157,6 @@ class SetCores(PartCall[None]):
     cores: dict[int, int]
 
 
-@dataclass(frozen=True)
 class ChangeSharing(PartCall[int | None]):
     """Have an executor at home there add rows of windows to instances, or to slices.
 
@@ -196,7 +180,6 @@ class ChangeSharing(PartCall[int | None]):
     since: int | None
 
 
-@dataclass(frozen=True)
 class MoveShard(PartCall[None]):
     """Begin to move a shard of an executor at home there."""
 
@@ -206,7 +189,6 @@ class MoveShard(PartCall[None]):
     task: int
 
 
-@dataclass(frozen=True)
 class AwaitTaskEnds(PartCall[tuple[ExecutorId, ...]]):
     """Wait until no executor at home there has tasks on some nodes; the answer names those that still have.
 
@@ -225,27 +207,22 @@ class AwaitTaskEnds(PartCall[tuple[ExecutorId, ...]]):
 # questions
 
 
-@dataclass(frozen=True)
 class Assignment(PartCall[tuple[ExecutorAssignment, ...]]):
     """Return shards and tasks of every executor at home there."""
 
 
-@dataclass(frozen=True)
 class Moves(PartCall[tuple[ShardMove, ...]]):
     """Return the newest finished shard moves of every executor at home there."""
 
 
-@dataclass(frozen=True)
 class Recoveries(PartCall[tuple[Recovery, ...]]):
     """Return the newest losses of remote tasks of every executor at home there."""
 
 
-@dataclass(frozen=True)
 class Report(PartCall[PartReport]):
     """Return what the next report would contain."""
 
 
-@dataclass(frozen=True)
 class State(PartCall[tuple[Payload, ...]]):
     """Return the state of an executor at home there, its first rows, or the row of one key, as an Arrow IPC stream."""
 
@@ -255,7 +232,6 @@ class State(PartCall[tuple[Payload, ...]]):
     first: int | None = None
 
 
-@dataclass(frozen=True)
 class StateTypes(PartCall[tuple[Payload, ...]]):
     """Return the state of an executor at home there without its rows; nothing before its first batch."""
 
@@ -263,14 +239,12 @@ class StateTypes(PartCall[tuple[Payload, ...]]):
     executor: int
 
 
-@dataclass(frozen=True)
 class Collect(PartCall[tuple[Payload, ...]]):
     """Return the rows that a sink there keeps for the client, as an Arrow IPC stream."""
 
     operator: str
 
 
-@dataclass(frozen=True)
 class DeadLetters(PartCall[tuple[Payload, ...]]):
     """Return the dead letters of an operator there, as an Arrow IPC stream."""
 
@@ -280,7 +254,6 @@ class DeadLetters(PartCall[tuple[Payload, ...]]):
 # rows of a pushed source
 
 
-@dataclass(frozen=True)
 class Send(PartCall[bool]):
     """Put rows into the mailbox of a source there; the answer is False when it has no room."""
 
@@ -292,7 +265,6 @@ class Send(PartCall[bool]):
     sequence: int = 0
 
 
-@dataclass(frozen=True)
 class CloseSource(PartCall[None]):
     """End a pushed source after the rows that were sent."""
 

@@ -11,7 +11,6 @@ from dask_elastic.runtime.protocol.codec import Payload
 # a sink to the scheduler
 
 
-@dataclass(frozen=True)
 class OpenQueue(Call[None]):
     """Note that a job writes a queue, so that its readers learn of the job's end.
 
@@ -34,7 +33,6 @@ class OpenQueue(Call[None]):
     by_get: bool = False
 
 
-@dataclass(frozen=True)
 class OfferRows(Call[bool]):
     """Append rows that a worker holds to a queue; the answer is False when the queue stays full for `wait` seconds.
 
@@ -114,7 +112,6 @@ class QueueItems:
     ledger: str = ""
 
 
-@dataclass(frozen=True)
 class NextRows(Call[QueueItems]):
     """Return the items of a queue behind a number of a ledger, after waiting up to `wait` seconds for one.
 
@@ -127,7 +124,6 @@ class NextRows(Call[QueueItems]):
     wait: float
 
 
-@dataclass(frozen=True)
 class TakeRows(Call[None]):
     """Note that a reader has taken every item up to a number of a ledger."""
 
@@ -139,7 +135,6 @@ class TakeRows(Call[None]):
 # a reader, and the scheduler, to a worker
 
 
-@dataclass(frozen=True)
 class HeldRows(Call[Payload]):
     """Return rows that a sink's worker holds, as an Arrow IPC stream."""
 
@@ -148,7 +143,6 @@ class HeldRows(Call[Payload]):
     item: int
 
 
-@dataclass(frozen=True)
 class DropRows(Call[None]):
     """Forget rows that a reader has taken."""
 

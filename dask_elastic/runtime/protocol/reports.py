@@ -332,7 +332,6 @@ class SuspectBatch(NamedTuple):
     batch: int
 
 
-@dataclass(frozen=True)
 class Report(Call[float]):
     """Report on a job's part; the answer is the length of the part's lease from the call on, seconds.
 
@@ -355,7 +354,6 @@ class Report(Call[float]):
     incarnation: int = 0
 
 
-@dataclass(frozen=True)
 class Suspects(Call[None]):
     """Name the batches that a lost worker may have died of, before this worker processes them.
 

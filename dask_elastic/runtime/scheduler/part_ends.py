@@ -18,7 +18,7 @@ from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.runtime.transport.channels import has_died
+from dask_elastic.runtime.transport.ended_process import has_died
 from dask_elastic.vocab.errors import CheckpointError
 
 logger = logging.getLogger("dask_elastic.scheduler")

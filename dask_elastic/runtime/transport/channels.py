@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distributed.comm.addressing import get_address_host_port
-
 from dask_elastic.runtime.config.worker_options import WorkerOptions
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.lanes import CommReader, SocketReader
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
     from distributed.comm import Comm
 
 logger = logging.getLogger("dask_elastic.node")
-
-KNOCK_SECONDS = 0.2
-"""Seconds after which `has_died` takes a process that accepts a connection and sends nothing to be alive."""
 
 DRAIN_SECONDS = 1.0
 """Seconds for which a node is still read after the connection to it broke: its last messages may settle sub-batches."""
@@ -181,31 +176,6 @@ class Channels:
             reader.close()
         self._peers.clear()
         self._readers.clear()
-
-
-async def has_died(address: str) -> bool:
-    """Return whether the process of a worker has ended; one that hangs, or cannot be reached, may be alive.
-
-    Notes
-    -----
-    A process that is ending may still accept a connection, but closes it without sending anything. A worker that runs
-    sends first on plain TCP; with TLS it waits for the client's greeting. One that hangs keeps the connection open.
-    """
-    if address.partition("://")[0] not in ("tcp", "tls"):
-        return False
-    host, port = get_address_host_port(address)
-    writer = None
-    try:
-        async with asyncio.timeout(KNOCK_SECONDS):
-            reader, writer = await asyncio.open_connection(host, port)
-            return not await reader.read(1)
-    except (ConnectionRefusedError, ConnectionResetError):
-        return True
-    except (OSError, TimeoutError):
-        return False
-    finally:
-        if writer is not None:
-            writer.close()
 
 
 def _handle(dispatch: Dispatch, packet: Packet) -> None:

@@ -14,7 +14,7 @@ from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.protocol.job_spec import VACANT
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
-from dask_elastic.runtime.transport.channels import has_died
+from dask_elastic.runtime.transport.ended_process import has_died
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.vocab.errors import NodeLost

@@ -17,6 +17,7 @@ from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.vocab.arrow_arrays import no_rows
 from dask_elastic.vocab.errors import HandoffError, UnknownOperator, VersionMismatch
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -92,7 +93,7 @@ class StagingServer:
     def _begin(self, begin: BeginAttempt) -> EpochBuffer:
         thread = self._source(begin.job, begin.generation, begin.source, begin.instance)
         schema = pa.ipc.read_schema(pa.py_buffer(begin.schema))
-        thread.source.accept(pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema))
+        thread.source.accept(no_rows(schema))
         buffer = _epoch_buffer(thread)
         buffer.begin(begin.attempt, schema)
         return buffer

@@ -8,6 +8,7 @@ import pyarrow as pa
 from dask_elastic.state.disk.unnamed_files import UnnamedFiles
 from dask_elastic.state.index import Slots
 from dask_elastic.state.key_columns import KeyColumns
+from dask_elastic.vocab.arrow_arrays import array_of, no_rows
 
 _ROWS = 8192
 
@@ -73,18 +74,18 @@ class KeyFile(KeyColumns):
         order = np.argsort(part_of, kind="stable")
         bounds = np.flatnonzero(np.diff(part_of[order], prepend=-1))
         found = [
-            self._part(int(part_of[some[0]])).take(pa.array(slots[some] - self._firsts[int(part_of[some[0]])]))
+            self._part(int(part_of[some[0]])).take(array_of(slots[some] - self._firsts[int(part_of[some[0]])]))
             for some in np.split(order, bounds[1:])
             if len(some)
         ]
         if not found:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
+            return no_rows(self.schema)
         taken = pa.concat_batches(found)
         if len(found) == 1 or (order[1:] > order[:-1]).all():
             return taken
         back = np.empty(len(order), np.intp)
         back[order] = np.arange(len(order))
-        return taken.take(pa.array(back))
+        return taken.take(array_of(back))
 
     def _part(self, number: int) -> pa.RecordBatch:
         if number == len(self._parts):

@@ -12,6 +12,7 @@ from dask_elastic.state.joins.payload import payload_column
 from dask_elastic.state.slots import Column
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.joins.joining import LEFT, RIGHT, Joining, shared_name
+from dask_elastic.vocab.arrow_arrays import array_of
 
 KIND, TIME, NUMBER, HASH, CHECK, MATCHED = range(6)
 """Positions of the fields that are not columns of the rows."""
@@ -149,7 +150,7 @@ class JoinLayout:
             kinds = (one.schema.field(name).type for name in one.places)
             columns += self.columns(side, fields) if number == side else nulls(kinds, count)
         which = pa.array(["left", "right"][side : side + 1] * count, pa.string())
-        return pa.table([*keys.take(pa.array(chosen)).columns, which, *columns], [*keys.schema.names, "side", *names])
+        return pa.table([*keys.take(array_of(chosen)).columns, which, *columns], [*keys.schema.names, "side", *names])
 
 
 def nulls(kinds: Iterable[pa.DataType], count: int) -> list[pa.Array]:

@@ -12,6 +12,7 @@ from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import dtype_of, to_arrow, to_stored
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
 
 Known = npt.NDArray[np.bool_]
@@ -115,7 +116,7 @@ class TextColumn:
         """Return the fields' values for a column."""
         known = np.ones(len(column), np.bool_)
         if column.null_count:
-            known = column.is_valid().to_numpy(zero_copy_only=False)
+            known = numpy_of(column.is_valid())
         _, offsets, data = column.buffers()
         places = np.zeros(len(column) + 1, np.int64)
         if offsets is not None and offsets.size:
@@ -135,5 +136,5 @@ class TextColumn:
             )
         offsets = np.ascontiguousarray(values.offsets.astype(self._offset_type))
         text: npt.NDArray[Any] = np.ascontiguousarray(values.values)
-        valid = None if known.all() else pa.array(known).buffers()[1]
+        valid = None if known.all() else array_of(known).buffers()[1]
         return pa.Array.from_buffers(self._kind, len(values), [valid, pa.py_buffer(offsets), pa.py_buffer(text)])

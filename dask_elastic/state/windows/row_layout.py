@@ -15,6 +15,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import plain_schema
 from dask_elastic.topology.windows.one_key import ONE_KEY
 from dask_elastic.topology.windows.results import result_keys
+from dask_elastic.vocab.arrow_arrays import array_of
 
 ROW = 0
 """The kind of a slot that is a row; others are the marks of shards."""
@@ -121,5 +122,5 @@ class RowLayout:
         assert isinstance(times, np.ndarray)
         chosen = np.flatnonzero(kinds == ROW)
         chosen = chosen.take(np.argsort(times.take(chosen), kind="stable"))
-        rows = self.rows(keys.take(pa.array(chosen)), [column.take(chosen) for column in values])
+        rows = self.rows(keys.take(array_of(chosen)), [column.take(chosen) for column in values])
         return pa.Table.from_batches([rows])

@@ -21,6 +21,7 @@ from dask_elastic.topology.aggregates.operand import (
     validity,
 )
 from dask_elastic.topology.aggregates.ordered_values import SUPPORTED, as_arrow, kept, order_storage, prefixes, ranked
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -181,7 +182,7 @@ class _BoundObjectExtreme(BoundAggregate):
         best = np.full(grouping.count, len(distinct) if self._least else -1)
         self._best.at(best, grouping.ordinals, ranks)
         groups = np.flatnonzero((best >= 0) & (best < len(distinct)))
-        return [self._improved(current[0], groups, kept(distinct.take(pa.array(best[groups]))))]
+        return [self._improved(current[0], groups, kept(distinct.take(array_of(best[groups]))))]
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
         groups = np.flatnonzero(right[0] != _NONE)
@@ -198,7 +199,7 @@ class _BoundObjectExtreme(BoundAggregate):
         best = np.full(grouping.count, np.iinfo(np.uint64).max if self._least else 0, np.uint64)
         self._best.at(best, grouping.ordinals, found)
         alike = found == best[grouping.ordinals]
-        return array.filter(pa.array(alike)), grouping.restricted(alike)
+        return array.filter(array_of(alike)), grouping.restricted(alike)
 
     def _improved(self, current: Values, groups: npt.NDArray[np.intp], values: Values) -> Values:
         """Return the state after adding one value to each of the groups; the argument itself if none is better."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology.schema import plain_column, plain_type
+from dask_elastic.vocab.arrow_arrays import no_rows
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
@@ -90,7 +91,7 @@ class BoundOperand:
 
     def _probe(self, schema: pa.Schema) -> pa.DataType:
         fields = [schema.field(name) for name in self._columns]
-        batch = pa.RecordBatch.from_pylist([], schema=pa.schema(fields))
+        batch = no_rows(pa.schema(fields))
         try:
             return self._evaluate(batch).type
         except (SchemaMismatch, TopologyError):

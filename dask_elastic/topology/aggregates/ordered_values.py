@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.topology.aggregates.operand import restored, storage, stored
+from dask_elastic.vocab.arrow_arrays import numpy_of
 
 Found = npt.NDArray[Any]
 Ranks = npt.NDArray[np.int64]
@@ -146,8 +147,8 @@ def ranked(array: pa.Array) -> tuple[Ranks, pa.Array]:
     encoded = array.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
     ranks = np.empty(len(order), np.int64)
-    ranks[order.to_numpy()] = np.arange(len(order))
-    return ranks[encoded.indices.to_numpy()], encoded.dictionary.take(order)
+    ranks[numpy_of(order)] = np.arange(len(order))
+    return ranks[numpy_of(encoded.indices)], encoded.dictionary.take(order)
 
 
 def ranks_of(values: Found, type_: pa.DataType) -> Ranks:

@@ -23,6 +23,7 @@ from dask_elastic.topology.aggregates.ordered_values import (
     ranks_of,
 )
 from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]
@@ -144,17 +145,17 @@ class _BoundTopK(BoundAggregate):
         array = self._operand.array(rows)
         chosen = _both(validity(array), named)
         if chosen is not None:
-            array = array.filter(pa.array(chosen))
+            array = array.filter(array_of(chosen))
         numbers = np.arange(len(array)) if chosen is None else np.flatnonzero(chosen)
         owners = grouping.ordinals[numbers]
         entering = self._start_high(array, owners, lists)
         numbers, owners = numbers[entering], owners[entering]
-        ranks, distinct = ranked(array.filter(pa.array(entering)))
+        ranks, distinct = ranked(array.filter(array_of(entering)))
         # Python objects are expensive: make them only of the greatest values of each group.
         best, _ = _greatest(np.lexsort((ranks, owners)), owners, grouping.count, self._k)
         if labels is not None:
             best = _reaching(ranks, owners, best, grouping.count)
-        return kept(distinct.take(pa.array(ranks[best]))), numbers[best]
+        return kept(distinct.take(array_of(ranks[best]))), numbers[best]
 
     def _start_high(self, array: pa.Array, owners: Ordinals, lists: Ragged) -> Mask:
         """Return which values start so that they may enter their group's list."""
@@ -204,7 +205,7 @@ class _BoundLabelledTopK(_BoundTopK):
         if not len(higher):
             return list(current)
         numbers = higher if chosen is None else chosen[higher]
-        return self._merged(current, [values[higher], kept(labels.take(pa.array(numbers)))], ordinals[higher])
+        return self._merged(current, [values[higher], kept(labels.take(array_of(numbers)))], ordinals[higher])
 
     def _best(self, parts: Sequence[Found], owners: Ordinals, count: int) -> tuple[Ordinals, npt.NDArray[np.int64]]:
         values, labels = self._sortable(parts[0]), parts[1]
@@ -281,4 +282,4 @@ def _greatest(order: Ordinals, owners: Ordinals, count: int, k: int) -> tuple[Or
 
 
 def _list_array(lists: Ragged, elements: pa.Array) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(lists.offsets.astype(np.int32)), elements)
+    return pa.ListArray.from_arrays(array_of(lists.offsets.astype(np.int32)), elements)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 _IMMUTABLE = (
@@ -277,7 +278,7 @@ class _BoundUserAggregate(BoundAggregate):
     def update(self, current: Sequence[Values], rows: pa.RecordBatch, grouping: Grouping) -> list[Values]:
         accumulators, present = current
         aggregate = self._aggregate
-        ordered = rows.select(self._columns).take(pa.array(grouping.order))
+        ordered = rows.select(self._columns).take(array_of(grouping.order))
         after = np.empty(grouping.count, dtype=object)
         starts, sizes = grouping.starts.tolist(), grouping.sizes.tolist()
         for group, known in enumerate(present.tolist()):

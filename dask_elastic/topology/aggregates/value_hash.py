@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.topology.aggregates.operand import storage, stored
+from dask_elastic.vocab.arrow_arrays import numpy_of
 
 Words = npt.NDArray[np.uint64]
 
@@ -66,7 +67,7 @@ def hash_values(values: pa.Array) -> Words:
         return _mixed(_words(stored(values))) >> np.uint64(64 - BITS)
     encoded = values.dictionary_encode()
     digests = b"".join(hashlib.blake2b(value.as_buffer(), digest_size=_DIGEST).digest() for value in encoded.dictionary)
-    hashes: Words = np.frombuffer(digests, "<u8").astype(np.uint64).take(encoded.indices.to_numpy())
+    hashes: Words = np.frombuffer(digests, "<u8").astype(np.uint64).take(numpy_of(encoded.indices))
     return hashes >> np.uint64(64 - BITS)
 
 

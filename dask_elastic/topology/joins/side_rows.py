@@ -11,6 +11,7 @@ import pyarrow as pa
 from dask_elastic.topology.joins.joining import MOST, RIGHT, Joining
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.topology.windowing import EventWindow
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import MAX_BATCH_ROWS
 from dask_elastic.vocab.errors import SchemaMismatch
 
@@ -49,7 +50,7 @@ class SideRows:
         shared = [self._null(kind, rows.num_rows) for kind in joining.shared]
         for column, place in side.places.items():
             shared[place] = rows.column(column)
-        sides = pa.array(np.full(rows.num_rows, self.side, np.int8))
+        sides = array_of(np.full(rows.num_rows, self.side, np.int8))
         keys = [rows.column(key) for key in side.keys]
         return pa.RecordBatch.from_arrays([*keys, sides, times, *shared], schema=joining.input)
 
@@ -94,13 +95,13 @@ def microseconds_of(times: pa.Array, where: str) -> pa.Array:
             max(1, 10**6 // _PER_SECOND[unit]),
             _PER_SECOND[unit] // 10**6,
         )
-    plain = numbers.fill_null(0).to_numpy()
+    plain = numpy_of(numbers.fill_null(0))
     if len(plain) and (plain.min() <= -MOST // factor or plain.max() >= MOST // factor):
         raise SchemaMismatch(f"{where} has a time more than 73,000 years from 1970; filter such rows out before.")
     micros: npt.NDArray[np.int64] = plain * factor if divisor <= 1 else plain // divisor
     if not numbers.null_count:
-        return pa.array(micros)
-    return pa.array(micros, mask=numbers.is_null().to_numpy(zero_copy_only=False))
+        return array_of(micros)
+    return array_of(micros, mask=numpy_of(numbers.is_null()))
 
 
 def instances(times: pa.Array, window: EventWindow) -> tuple[pa.Array | None, pa.Array]:
@@ -126,7 +127,7 @@ def instances(times: pa.Array, window: EventWindow) -> tuple[pa.Array | None, pa
     >>> rows.to_pylist(), begins.to_pylist()
     ([0, 0, 1, 1], [5, 0, 10, 5])
     """
-    plain = times.fill_null(0).to_numpy()
+    plain = numpy_of(times.fill_null(0))
     last = plain - (plain - window.start) % window.frequency
     if window.length == window.frequency:
         return None, _masked(last, times)
@@ -134,11 +135,11 @@ def instances(times: pa.Array, window: EventWindow) -> tuple[pa.Array | None, pa
     begins = last[:, None] - window.frequency * np.arange(most)
     inside = begins + window.length > plain[:, None]
     if times.null_count:
-        inside[times.is_null().to_numpy(zero_copy_only=False)] = np.arange(most) == 0
+        inside[numpy_of(times.is_null())] = np.arange(most) == 0
     rows, _ = np.nonzero(inside)
-    chosen = pa.array(rows)
+    chosen = array_of(rows)
     return chosen, _masked(begins[inside], times.take(chosen))
 
 
 def _masked(values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
-    return pa.array(values, mask=like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None)
+    return pa.array(values, mask=numpy_of(like.is_null()) if like.null_count else None)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dask_elastic.vocab.arrow_arrays import array_of
+
 ONE_KEY = "__one_key"
 """The column of the constant key. Results do not have it."""
 
@@ -25,7 +27,7 @@ class OneKey:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch with the constant key."""
-        return batch.append_column(ONE_KEY, pa.array(np.zeros(batch.num_rows, np.int8)))
+        return batch.append_column(ONE_KEY, array_of(np.zeros(batch.num_rows, np.int8)))
 
     def known_output(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows from that of the input."""

@@ -1,0 +1,1 @@
+"""How a topology becomes a job: its description, the registration of the plugins, and the start."""
