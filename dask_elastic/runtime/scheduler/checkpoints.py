@@ -246,7 +246,7 @@ class Checkpoints:
         CheckpointError
             If the job ends meanwhile.
         """
-        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number, state.stopping))
+        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number, state.halts))
         settled = asyncio.ensure_future(state.settled())
         try:
             await first_of(settled, record.ended(), timeout=LONGEST_SECONDS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.cluster_calls import GROWS, ClusterNeed, Keep, NeedOfCluster
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
+from dask_elastic.runtime.scheduler.homes.planned_restarts import fixed_nodes, obstacle
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.workers import Workers
 
@@ -45,7 +49,8 @@ class ClusterNeeds:
         """Return what the running jobs and Dask's own tasks need."""
         self.workers.growth.announce(call.workers)
         states = self.workers.scheduler.workers
-        order = sorted((address for address, state in states.items() if not state.processing), key=self._effort)
+        efforts = self._efforts()
+        order = sorted((address for address, state in states.items() if not state.processing), key=efforts)
         slots = [state.nthreads for state in states.values()]
         return ClusterNeed(
             slots=self.controller.slots_needed if self.jobs.running else 0.0,
@@ -62,10 +67,21 @@ class ClusterNeeds:
         finally:
             self.counts_tasks = False
 
-    def _effort(self, address: str) -> tuple[bool, int, int, str]:
-        """Return what workers are ordered by that may leave: the jobs that need one count most, then their cores."""
-        needed = sum(record.needs(address) for record in self.jobs.running)
-        return address not in self.workers.retiring, needed, self.jobs.held().get(address, 0), address
+    def _efforts(self) -> Callable[[str], tuple[bool, int, int, int, int, str]]:
+        """Return a function of an address: what workers are ordered by that may leave.
+
+        Jobs that cannot leave one count most, then those that have to restart for it, then those that need it, then
+        their cores.
+        """
+        stuck: Counter[str] = Counter()
+        restarting: Counter[str] = Counter()
+        needed: Counter[str] = Counter()
+        for record in self.jobs.running:
+            nodes = record.nodes
+            (stuck if obstacle(record) else restarting).update(nodes[node] for node in fixed_nodes(record))
+            needed.update(record.addresses if record.starting else (nodes[node] for node in record.homes.needed))
+        retiring, held = self.workers.retiring, self.jobs.held()
+        return lambda a: (a not in retiring, stuck[a], restarting[a], needed[a], held.get(a, 0), a)
 
     async def keep(self, call: Keep) -> None:
         """Let workers stay that were asked to leave."""

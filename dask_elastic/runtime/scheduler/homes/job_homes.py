@@ -86,6 +86,11 @@ class JobHomes:
         return self._tables
 
     @property
+    def fixed(self) -> frozenset[int]:
+        """The nodes of sources and sinks."""
+        return self._fixed
+
+    @property
     def needed(self) -> frozenset[int]:
         """The nodes whose loss ends the generation: of executors, sources and sinks."""
         homes = {node for table in self._tables.values() for node in table.homes}

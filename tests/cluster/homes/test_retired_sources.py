@@ -1,0 +1,108 @@
+"""Workers with sources and sinks leave a running job, which restarts elsewhere: each row is counted and shown once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.vocab.errors import PlanningError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "durability"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from followed_jobs import ROWS, assert_each_row_once, counted, expected, followed, newest
+from oracle import STATE, following
+
+del sys.path[:2]
+
+
+def shown_twice(out, calls):
+    """A topology with two sources, and the rows both in files and in calls that promise them at least once."""
+    topology = de.Topology("left")
+    source = de.sources.Arrow(ROWS, rate=8_000, parallel=2, batch_rows=700)
+    rows = topology.source("rows", source).key_by("k")
+    followed = rows.compute(following(), name="followed", state=STATE, executors=2, shards=16)
+    followed.sink(de.sinks.Parquet(out), name="out")
+    followed.sink(de.sinks.Call(noting(calls)), name="calls")
+    return topology
+
+
+def noting(folder):
+    """Return a function for a sink that notes the rows that it gets; it promises them at least once."""
+    folder.mkdir()
+
+    def note(batch):
+        with (folder / f"{os.getpid()}-{threading.get_ident()}").open("a") as file:
+            file.write(json.dumps([*zip(batch["k"].to_pylist(), batch["seq"].to_pylist(), strict=True)]) + "\n")
+
+    return note
+
+
+def noted(folder):
+    """Return the rows that were noted, sorted."""
+    lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+    return sorted(tuple(row) for line in lines for row in json.loads(line))
+
+
+def described(job):
+    """Return where the job stands with its checkpoints."""
+    return job._describe().checkpoints
+
+
+def test_workers_with_sources_and_sinks_leave_one_after_the_other(small_cluster, wait_until, tmp_path):
+    cluster = small_cluster(n_workers=3, threads_per_worker=2, processes=False)
+    out, calls = tmp_path / "out", tmp_path / "calls"
+    with Client(cluster, set_as_default=False) as client:
+        topology = shown_twice(out, calls)
+        job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
+        job.set_cores("followed", 2)
+        wait_until(lambda: newest(job) >= 1, "a checkpoint is complete")
+        first, second = job.assignment()["home"].drop_duplicates()[:2]
+        de.retire(first, client, timeout="100s", close=True)
+        assert first not in job._describe().nodes
+        assert job.status == "running"
+        assert described(job).restarts == 1
+        assert set(job.metrics()["cores"]) <= {2}
+        reason = job.decisions()["reason"].iloc[0]
+        assert reason.startswith(f"Worker {first} is to leave. The job was restarted from checkpoint ")
+        assert list(client.retire_workers([second], close_workers=True)) == [second]
+        wait_until(lambda: len(client.nthreads()) == 1, "both workers have left the cluster")
+        assert described(job).restarts == 2
+        [last] = client.nthreads()
+        with pytest.raises(PlanningError, match="no other worker is left for rows"):
+            de.retire(last, client)
+        job.wait(100, progress=False)
+        assert counted(job) == expected()
+        assert_each_row_once(out)
+        assert noted(calls) == sorted(zip(ROWS["k"].to_pylist(), ROWS["seq"].to_pylist(), strict=True))
+
+
+def test_loss_of_another_worker_while_the_job_leaves_one(small_cluster, wait_until, tmp_path):
+    out = tmp_path / "out"
+    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
+        job = de.submit(
+            followed(out, rate=8_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
+        )
+        wait_until(lambda: newest(job) >= 1, "a checkpoint is complete")
+        leaving = job.assignment()["home"][0]
+        killed = next(address for address in sorted(client.nthreads()) if address != leaving)
+        process = client.run(os.getpid, workers=[killed])[killed]
+        before = newest(job)
+        retiring = threading.Thread(target=de.retire, args=(leaving, client, "100s"))
+        retiring.start()
+        wait_until(lambda: newest(job) > before or job.status == "restarting", "the retirement has begun")
+        os.kill(process, signal.SIGKILL)
+        retiring.join(100)
+        assert not retiring.is_alive()
+        wait_until(lambda: job.status in ("running", "finished"), "the job runs again")
+        assert leaving not in job._describe().nodes
+        job.wait(100, progress=False)
+        assert counted(job) == expected()
+        assert_each_row_once(out)
