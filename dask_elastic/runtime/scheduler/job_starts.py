@@ -264,7 +264,7 @@ class JobStarts:
         state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)
         instances = {name: len(homes) for name, homes in record.spec.homes.items()}
-        wanted = await self._planned_again(record, call, nodes, instances)
+        wanted = await self._planned_again(call, nodes, instances)
         if not record.live:
             return
         stay = [address for address in nodes if not self.workers.leaving(address)]
@@ -285,12 +285,10 @@ class JobStarts:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
             raise
 
-    async def _planned_again(
-        self, record: JobRecord, call: Submit, nodes: list[str], instances: dict[str, int]
-    ) -> Homes | None:
+    async def _planned_again(self, call: Submit, nodes: list[str], instances: dict[str, int]) -> Homes | None:
         """Return as `_planned`; a job that runs already is restarted without a plan rather than not at all."""
         try:
-            return await self._planned(call, nodes, instances, record)
+            return await self._planned(call, nodes, instances, self.jobs[call.name])
         except SubmitError as error:
             logger.warning("job %r: its homes are placed by free slots: %s", call.name, error)
             return None

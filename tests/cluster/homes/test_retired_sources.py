@@ -71,6 +71,7 @@ def test_workers_with_sources_and_sinks_leave_one_after_the_other(small_cluster,
         assert described(job).restarts == 1
         assert set(job.metrics()["cores"]) <= {2}
         reason = job.decisions()["reason"].iloc[0]
+        print(reason)
         assert reason.startswith(f"Worker {first} is to leave. The job was restarted from checkpoint ")
         assert list(client.retire_workers([second], close_workers=True)) == [second]
         wait_until(lambda: len(client.nthreads()) == 1, "both workers have left the cluster")

@@ -98,7 +98,7 @@ def test_cluster_shrinks_by_a_worker_with_a_source_and_a_sink(wait_until, tmp_pa
         Client(cluster, set_as_default=False) as client,
     ):
         topology = de.Topology("shrinks")
-        rows = topology.source("rows", de.sources.Push(pa.schema({"key": pa.int64()}), parallel=2))
+        rows = topology.source("rows", de.sources.Push(pa.schema({"key": pa.int64()})))
         counted = rows.key_by("key").compute({"rows": de.aggregate.Count()}, name="counted", executors=2)
         counted.sink(de.sinks.Parquet(tmp_path / "out"), name="out")
         job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")

@@ -315,7 +315,7 @@ def test_pinned_executors_keep_their_cores(durable):
         assert sum(parts.record.cores["op0", 1].values()) == 3
         await coordinator.retirement.retire(Retire(("a",), timeout=60))
         assert sum(parts.record.cores["op0", 1].values()) == 3
-        assert parts.record.pinned == {("op0", 1)}
+        assert sum(parts.record.cores["op0", 0].values()) == 1
 
     durable(test, {"a": 4, "b": 4, "c": 4}, cores={"op0": 1})
 
