@@ -21,8 +21,7 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
-from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, taken_by
-from dask_elastic.runtime.scheduler.committed_checkpoint import take_committed
+from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, take_committed, taken_by
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed
-from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
-from dask_elastic.runtime.scheduler.committed_checkpoint import take_committed
+from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, take_committed
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
