@@ -288,7 +288,7 @@ class JobStarts:
     async def _planned_again(self, call: Submit, nodes: list[str], instances: dict[str, int]) -> Homes | None:
         """Return as `_planned`; a job that runs already is restarted without a plan rather than not at all."""
         try:
-            return await self._planned(call, nodes, instances, self.jobs[call.name])
+            return await self._planned(call, nodes, instances, self.jobs.get(call.name))
         except SubmitError as error:
             logger.warning("job %r: its homes are placed by free slots: %s", call.name, error)
             return None
