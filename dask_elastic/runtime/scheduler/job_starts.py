@@ -264,7 +264,8 @@ class JobStarts:
         state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)
         instances = {name: len(homes) for name, homes in record.spec.homes.items()}
-        wanted = await self._planned_again(call, nodes, instances)
+        # What leaves goes where slots are free, as homes that leave one by one: the pause does not wait for a planner.
+        wanted = None if stays else await self._planned_again(call, nodes, instances)
         if not record.live:
             return
         stay = [address for address in nodes if not self.workers.leaving(address)]

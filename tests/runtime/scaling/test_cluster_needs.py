@@ -66,7 +66,9 @@ def test_workers_that_cost_a_restart_come_late_and_those_that_jobs_cannot_leave_
         coordinator.workers.retiring.symmetric_difference_update("ab")
         await coordinator.submit(fake.submission("durable", executors=1, checkpoint=str(tmp_path)))
         coordinator.workers.retiring.clear()
-        assert [address for address, _ in (await coordinator.cluster.need(ASK)).workers] == ["c", "b", "a"]
+        need = await coordinator.cluster.need(ASK)
+        assert [address for address, _ in need.workers] == ["c", "b", "a"]
+        assert need.restarting == ("b",)
         await coordinator.close()
 
     asyncio.run(run())
