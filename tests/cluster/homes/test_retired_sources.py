@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -17,7 +16,7 @@ from dask_elastic.vocab.errors import PlanningError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "durability"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from followed_jobs import ROWS, assert_each_row_once, counted, expected, followed, newest
+from followed_jobs import ROWS, assert_each_row_once, counted, expected, newest
 from oracle import STATE, following
 
 del sys.path[:2]
@@ -82,29 +81,3 @@ def test_workers_with_sources_and_sinks_leave_one_after_the_other(small_cluster,
         assert counted(job) == expected()
         assert_each_row_once(out)
         assert noted(calls) == sorted(zip(ROWS["k"].to_pylist(), ROWS["seq"].to_pylist(), strict=True))
-
-
-def test_loss_of_another_worker_while_the_job_leaves_one(small_cluster, wait_until, tmp_path):
-    out = tmp_path / "out"
-    with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
-        job = de.submit(
-            followed(out, rate=8_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
-        )
-        wait_until(lambda: newest(job) >= 1, "a checkpoint is complete")
-        leaving = job.assignment()["home"][0]
-        killed = next(address for address in sorted(client.nthreads()) if address != leaving)
-        process = client.run(os.getpid, workers=[killed])[killed]
-        generation = job._describe().generation
-        retiring = threading.Thread(target=de.retire, args=(leaving, client, "100s"))
-        retiring.start()
-        wait_until(
-            lambda: job.status == "restarting" or job._describe().generation > generation, "the job is being restarted"
-        )
-        os.kill(process, signal.SIGKILL)
-        retiring.join(100)
-        assert not retiring.is_alive()
-        wait_until(lambda: job.status in ("running", "finished"), "the job runs again")
-        assert leaving not in job._describe().nodes
-        job.wait(100, progress=False)
-        assert counted(job) == expected()
-        assert_each_row_once(out)
