@@ -8,16 +8,19 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.spark.staging_connection import end_source
 from dask_elastic.vocab.errors import PlanningError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "durability"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from epoch_writer import EpochWriter
 from followed_jobs import ROWS, assert_each_row_once, counted, expected, newest
-from oracle import STATE, following
+from oracle import SCHEMA, STATE, following
 
 del sys.path[:2]
 
@@ -81,3 +84,48 @@ def test_workers_with_sources_and_sinks_leave_one_after_the_other(small_cluster,
         assert counted(job) == expected()
         assert_each_row_once(out)
         assert noted(calls) == sorted(zip(ROWS["k"].to_pylist(), ROWS["seq"].to_pylist(), strict=True))
+
+
+def numbered(first, last):
+    """Rows of one key, numbered as `following` expects them."""
+    numbers = pa.array(range(first, last), pa.int64())
+    return pa.table({"k": pa.array([1] * len(numbers), pa.int64()), "v": numbers, "seq": numbers}, schema=SCHEMA)
+
+
+def accepting():
+    """A topology that tracks the order of the rows of each source that accepts rows."""
+    made = de.Topology("accepting")
+    kinds = {"sent": de.sources.Push(SCHEMA), "queued": de.sources.DaskQueue("between", SCHEMA)}
+    for name, source in {**kinds, "spark": de.sources.Spark(SCHEMA)}.items():
+        options = {"name": f"followed_{name}", "state": STATE, "executors": 1}
+        made.source(name, source).key_by("k").compute(following(), **options)
+    return made
+
+
+def test_sources_that_accept_rows_leave_with_what_they_have_accepted(small_cluster, tmp_path):
+    """Rows are taken once, also those that pass through a queue from a job that leaves as well."""
+    cluster = small_cluster(n_workers=4, threads_per_worker=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        writing = de.Topology("writing")
+        writing.source("rows", de.sources.Push(SCHEMA)).sink(de.sinks.DaskQueue("between"), name="out")
+        writer = de.submit(writing, client, checkpoint=tmp_path / "writing", checkpoint_interval="300ms")
+        job = de.submit(accepting(), client, checkpoint=tmp_path / "accepting", checkpoint_interval="300ms")
+        epochs = EpochWriter(client, job.name)
+        count = 0
+        for leaving in [*sorted(client.nthreads())[:3], None]:
+            for _ in range(4):
+                writer.send(numbered(count, count + 25))
+                job.send(numbered(count, count + 25), source="sent")
+                epochs.send(count // 25, numbered(count, count + 25))
+                count += 25
+            if leaving is not None:
+                de.retire(leaving, client, timeout="100s")
+        writer.end_of_input()
+        job.end_of_input(source="sent")
+        end_source(epochs.target)
+        job.wait(100, progress=False)
+        assert described(job).restarts >= 1
+        assert described(writer).restarts >= 1
+        for name in ("sent", "queued", "spark"):
+            [state] = job.state(f"followed_{name}").to_arrow().to_pylist()
+            assert (name, state["n"], state["sum"], state["faults"]) == (name, count, sum(range(count)), 0)
