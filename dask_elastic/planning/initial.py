@@ -3,8 +3,8 @@
 Goal
     Every executor has a core at its home; the cores of the cluster are used; homes are spread evenly.
 Heuristic
-    Executors whose home is given get it. Each of the others in turn goes to the node with the most free slots. The
-    remaining slots go to the executors at home there.
+    Executors and instances whose node is given get it. Each of the other executors in turn goes to the node with the
+    most free slots. The remaining slots go to the executors at home there.
 Not done
     Loads, which are not known yet, and traffic between components.
 
@@ -37,7 +37,7 @@ class PlacementRequest:
     cores : int or None
         Cores of each executor; None takes the free slots at home.
     homes : tuple of (int or None)
-        The home of each executor, as far as it is given; None, and those behind the last one, are chosen.
+        The node of each executor or instance, as far as it is given; None, and those behind the last one, are chosen.
     """
 
     name: str
@@ -47,7 +47,7 @@ class PlacementRequest:
     homes: tuple[int | None, ...] = ()
 
     def home(self, index: int) -> int | None:
-        """Return the home that is given for an executor."""
+        """Return the node that is given for an executor or an instance."""
         return self.homes[index] if index < len(self.homes) else None
 
 
@@ -131,9 +131,11 @@ def place(
     oversubscribed = any(slots < 0 for slots in free)
     oversubscribed |= _more_cores(stateful, chosen_homes, places, free)
     for position, request in enumerate(d for d in requests if not d.stateful):
-        given = tuple(wanted.get(request.name, ()))
         usual = tuple((position + i) % len(free) for i in range(request.instances or 1))
-        chosen_homes[request.name] = given if len(given) == len(usual) else usual
+        planned = tuple(wanted.get(request.name, ()))
+        others = planned if len(planned) == len(usual) else usual
+        given = (request.home(i) for i in range(len(usual)))
+        chosen_homes[request.name] = tuple(o if g is None else g for g, o in zip(given, others, strict=True))
     cores = {d.name: tuple(places[d.name, i] for i in range(len(chosen_homes[d.name]))) for d in stateful}
     return InitialPlacement(chosen_homes, cores, oversubscribed)
 

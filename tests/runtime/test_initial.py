@@ -90,3 +90,9 @@ def test_initial_placement_spreads_executors_over_free_slots():
 def test_initial_placement_without_nodes_is_empty():
     with pytest.raises(PlanningError, match="no node"):
         place([PlacementRequest("c", None, True)], [])
+
+
+def test_instances_of_sources_get_the_nodes_that_are_given():
+    request = PlacementRequest("rows", 3, False, homes=(1, None, 0))
+    assert place([request], [2, 2]).homes["rows"] == (1, 1, 0)
+    assert place([request], [2, 2], {"rows": (0, 0, 1)}).homes["rows"] == (1, 0, 0)

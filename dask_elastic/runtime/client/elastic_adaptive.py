@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from distributed.deploy.adaptive import Adaptive
@@ -79,9 +79,9 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         self._slots = slots
         self._need = NOTHING
         self._failed: dict[str, float] = {}
-        # Workers that were asked to leave and are not closed yet, by address; one of them is being emptied.
+        # Workers that were asked to leave and are not closed yet, by address; some of them are being emptied.
         self._leaving: set[str] = set()
-        self._emptying: str | None = None
+        self._emptying: frozenset[str] = frozenset()
         # Dask stops an object that is refused, too.
         self.state = "inactive"
         minimum, maximum = options.get("minimum") or 0, options.get("maximum")
@@ -122,7 +122,7 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
 
     async def _keep_leftovers(self) -> None:
         """Let workers stay that were asked to leave by a call that failed: jobs would never use them again."""
-        left = self._leaving - {self._emptying}
+        left = self._leaving - self._emptying
         if left:
             await self._call(Keep(tuple(sorted(left))))
             self._leaving -= left
@@ -164,7 +164,9 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         return next((own for own in self.plan if str(own) == name), name)
 
     async def scale_down(self, workers: Iterable[Any]) -> None:
-        """Empty workers and close them, one by one while fewer are needed; one that executors do not leave stays.
+        """Empty workers and close them, step by step while fewer are needed; those that jobs do not leave stay.
+
+        Workers that jobs leave by a restart are emptied together.
 
         Parameters
         ----------
@@ -183,40 +185,49 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         names = {str(name): name for name in workers}
         present = {name: address for address, name in self._need.workers if name in names}
         await self._close([own for name, own in names.items() if name not in present])
-        for name, address in present.items():
-            if await self.safe_target() >= len(self.plan):
+        for step in self._steps(present):
+            surplus = len(self.plan) - await self.safe_target()
+            if surplus <= 0:
                 return
+            together = step[:surplus]
+            addresses = [present[name] for name in together]
             try:
-                if await self._emptied(address):
-                    await self._close([names[name]])
-                    self._leaving.discard(address)
+                if await self._emptied(addresses):
+                    await self._close([names[name] for name in together])
+                    self._leaving.difference_update(addresses)
             finally:
-                self._emptying = None
+                self._emptying = frozenset()
+
+    def _steps(self, present: Mapping[str, str]) -> list[list[str]]:
+        """Return the names of the workers that are emptied together, step by step; jobs restart in the last one."""
+        restarting = [name for name, address in present.items() if address in self._need.restarting]
+        return [[name] for name in present if name not in restarting] + ([restarting] if restarting else [])
 
     async def _close(self, names: list[Any]) -> None:
         await super().scale_down(names)
 
-    async def _emptied(self, address: str) -> bool:
-        """Have executors leave a worker; returns False if they do not, or if it is needed again meanwhile."""
-        self._emptying = address
-        self._leaving.add(address)
-        leaving = asyncio.ensure_future(self._call(Retire((address,), self._drain)))
+    async def _emptied(self, addresses: Sequence[str]) -> bool:
+        """Have jobs leave workers; returns False if they do not, or if one is needed again meanwhile: all stay then."""
+        self._emptying = frozenset(addresses)
+        self._leaving.update(addresses)
+        listed = ", ".join(addresses)
+        leaving = asyncio.ensure_future(self._call(Retire(tuple(addresses), self._drain)))
         try:
             while not (await asyncio.wait({leaving}, timeout=self.interval))[0]:
-                if await self.safe_target() >= len(self.plan):
-                    logger.info("%s stays: it is needed again", address)
-                    await self._stays(address)
+                if await self.safe_target() > len(self.plan) - len(addresses):
+                    logger.info("workers that were to leave are needed again: %s", listed)
+                    await self._stay(addresses)
                     return False
             leaving.result()
         except (ElasticError, TimeoutError) as error:
-            logger.warning("%s stays: %s", address, error)
-            self._failed[address] = time.monotonic() + FAILED_SECONDS
-            await self._stays(address)
+            logger.warning("workers that were to leave stay: %s: %s", listed, error)
+            self._failed.update(dict.fromkeys(addresses, time.monotonic() + FAILED_SECONDS))
+            await self._stay(addresses)
             return False
         finally:
             leaving.cancel()
         return True
 
-    async def _stays(self, address: str) -> None:
-        await self._call(Keep((address,)))
-        self._leaving.discard(address)
+    async def _stay(self, addresses: Sequence[str]) -> None:
+        await self._call(Keep(tuple(addresses)))
+        self._leaving.difference_update(addresses)

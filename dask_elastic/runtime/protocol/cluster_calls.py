@@ -27,6 +27,8 @@ class ClusterNeed:
     workers : tuple of (str, str)
         Address and name of each worker that may leave, first those that can be emptied with the least effort; without
         those that run tasks of Dask.
+    restarting : tuple of str
+        The addresses of those that jobs leave by a restart: one is enough for all that leave together.
     """
 
     slots: float
@@ -34,6 +36,7 @@ class ClusterNeed:
     jobs: int
     per_worker: int
     workers: tuple[tuple[str, str], ...]
+    restarting: tuple[str, ...] = ()
 
 
 class NeedOfCluster(Call[ClusterNeed]):

@@ -191,6 +191,8 @@ class ComponentSummary:
         How a stateful component may be migrated, split and combined; see `topology.windows.configuration`.
     routed_by : tuple of str
         The key columns of a stateful component that decide in which shard a key is.
+    lossy : bool
+        Whether a restart loses rows of it: of a source that cannot rewind, or a sink that promises "at-most-once".
     """
 
     name: str
@@ -214,6 +216,7 @@ class ComponentSummary:
     rate: float | None = None
     configuration: str = ""
     routed_by: tuple[str, ...] = ()
+    lossy: bool = False
 
     @property
     def computes(self) -> tuple[ComputeSummary, ...]:

@@ -26,7 +26,7 @@ class JobEvent(Enum):
     DRAIN_REQUESTED = "drain requested"
     COMPLETED = "all instances ended"
     STOP_REQUESTED = "stop requested"
-    HOME_LOST = "lost home of a job with checkpoints"
+    RESTART = "restart from a checkpoint"
     ERROR = "error, or lost home of a job without checkpoints"
 
 
@@ -48,9 +48,9 @@ TABLE: dict[tuple[Status, JobEvent], Status] = {
     (Status.DRAINING, JobEvent.COMPLETED): Status.FINISHED,
     (Status.DRAINING, JobEvent.STOP_REQUESTED): Status.STOPPED,
     (Status.DRAINING, JobEvent.ERROR): Status.FAILED,
-    (Status.RUNNING, JobEvent.HOME_LOST): Status.RESTARTING,
-    (Status.DRAINING, JobEvent.HOME_LOST): Status.RESTARTING,
-    (Status.RESTARTING, JobEvent.HOME_LOST): Status.RESTARTING,
+    (Status.RUNNING, JobEvent.RESTART): Status.RESTARTING,
+    (Status.DRAINING, JobEvent.RESTART): Status.RESTARTING,
+    (Status.RESTARTING, JobEvent.RESTART): Status.RESTARTING,
     (Status.RESTARTING, JobEvent.STARTED): Status.RUNNING,
     # The sources are drained as soon as they are started again.
     (Status.RESTARTING, JobEvent.DRAIN_REQUESTED): Status.RESTARTING,

@@ -8,7 +8,7 @@ import functools
 import logging
 import pickle
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from dask_elastic.checkpoint.catalog import Catalog
@@ -21,6 +21,7 @@ from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_call
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, ComputeSummary, JobSpec
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
@@ -39,6 +40,9 @@ LONGEST_SECONDS = 600.0
 
 RETRY_SECONDS = 1.0
 """The least time between a checkpoint that was given up and the next one."""
+
+LOOK_SECONDS = 0.1
+"""Seconds between two looks whether a job has restarted while its sinks commit."""
 
 
 class Checkpoints:
@@ -246,7 +250,7 @@ class Checkpoints:
         CheckpointError
             If the job ends meanwhile.
         """
-        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number, state.stopping))
+        await self.calls.all(record, part_calls.BeginCheckpoint(*record.generation_id, number, state.halts))
         settled = asyncio.ensure_future(state.settled())
         try:
             await first_of(settled, record.ended(), timeout=LONGEST_SECONDS)
@@ -380,3 +384,52 @@ async def first_of(*waits: Any, timeout: float) -> None:
                 future.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await future
+
+
+async def take_committed(
+    take: Callable[[JobRecord], Awaitable[CheckpointDescription]],
+    record: JobRecord,
+) -> tuple[CheckpointDescription, int]:
+    """Have a checkpoint taken that begins from now on, and return it when all sinks have committed it.
+
+    Parameters
+    ----------
+    take : callable
+        `Checkpoints.take`.
+    record : JobRecord
+        The job, which takes checkpoints. If it restarts meanwhile, it takes another one.
+
+    Returns
+    -------
+    tuple of CheckpointDescription and int
+        The checkpoint, and the generation that took it.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint is given up, or is not committed in time.
+    JobEnded
+        If the job ends without committing it.
+    """
+    state = taken_by(record)
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while time.monotonic() < deadline:
+        generation = record.spec.generation
+        try:
+            taken = await take(record)
+        except CheckpointError:
+            if record.runs(generation) or not record.live:
+                raise
+            continue  # the job is restarted, and takes another one then
+        while record.runs(generation) and record.live and time.monotonic() < deadline:
+            if state.committed >= taken.number:
+                return taken, generation
+            await first_of(state.next_commit(), record.ended(), timeout=LOOK_SECONDS)
+        if record.status is Status.FINISHED:
+            return taken, generation
+        if not record.live:
+            raise JobEnded(f"job {record.name!r} has {record.status.value}: its sinks commit no more checkpoints")
+    raise CheckpointError(
+        f"job {record.name!r}: its sinks have not committed a checkpoint within {LONGEST_SECONDS:g} s. See the "
+        "workers' logs for what they wait for, then try again."
+    )

@@ -24,6 +24,7 @@ from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves
 from dask_elastic.runtime.scheduler.homes.placement_driver import PlacementDriver
+from dask_elastic.runtime.scheduler.homes.planned_restarts import PlannedRestarts
 from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
@@ -98,7 +99,8 @@ class Coordinator:
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)
-        self.retirement = Retirement(self.membership, self.homes, control.retire_timeout)
+        self.leaving = PlannedRestarts(self.cores, self.checkpoints, self.health.restart_elsewhere, self._job_left)
+        self.retirement = Retirement(self.membership, self.homes, self.leaving, control.retire_timeout)
         self.placement = PlacementDriver(self.homes, self.retirement, self.controller)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
         self.queries = JobQueries(self.jobs, self.calls)
@@ -188,6 +190,9 @@ class Coordinator:
     def _home_moved(self, record: JobRecord, changes: tuple[HomeChange, ...], reason: str) -> None:
         self.controller.note_homes(record, changes, reason)
         self.placement.note_moves(changes)
+
+    def _job_left(self, record: JobRecord, reason: str) -> None:
+        self.controller.note_homes(record, (), reason)
 
     async def _take_checkpoints(self, record: JobRecord) -> None:
         try:
@@ -303,6 +308,7 @@ class Coordinator:
         self.controller.stop()
         self.placement.stop()
         self.heartbeats.stop()
+        self.leaving.cancel()
         self.health.cancel()
         for name in [*self.jobs]:
             await self._forget(name)

@@ -57,7 +57,9 @@ class JobCheckpoints:
     restarts : int
         All restarts of this run of the job; the resumption counts as one.
     stopping : bool
-        Whether sources halt behind the barriers of checkpoints, because the job is to be stopped with a savepoint.
+        Whether the job is to be stopped with a savepoint.
+    leaving : bool
+        Whether the job is to be restarted without workers that are to leave.
     held : bool
         Whether sources accept nothing more, because what they have accepted is being copied to a savepoint.
     committed : int
@@ -82,6 +84,7 @@ class JobCheckpoints:
         self.resumed = False
         self.restarts = 0
         self.stopping = False
+        self.leaving = False
         self.held = False
         self.committed = 0
         self._committing: tuple[int, set[ExecutorId]] = (0, set())
@@ -91,6 +94,7 @@ class JobCheckpoints:
         self._given_up_count = 0
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
+        self._commit = asyncio.Event()
         self._error: bytes | None = None
 
     def next_number(self) -> int:
@@ -132,7 +136,7 @@ class JobCheckpoints:
         """Note that sinks are to commit a complete checkpoint."""
         self._committing = number, set(sinks)
         if not self._committing[1]:
-            self.committed = number
+            self._note_committed(number)
 
     def note_commit(self, number: int, sink: ExecutorId) -> None:
         """Note that an instance of a sink has committed a checkpoint, and with it all earlier ones."""
@@ -140,7 +144,16 @@ class JobCheckpoints:
         if number == newest:
             missing.discard(sink)
             if not missing:
-                self.committed = number
+                self._note_committed(number)
+
+    def _note_committed(self, number: int) -> None:
+        self.committed = number
+        self._commit.set()
+        self._commit = asyncio.Event()
+
+    async def next_commit(self) -> None:
+        """Return when all sinks have committed the next checkpoint."""
+        await self._commit.wait()
 
     @contextmanager
     def keeping(self, number: int) -> Iterator[None]:
@@ -150,6 +163,11 @@ class JobCheckpoints:
             yield
         finally:
             self._pins.remove(number)
+
+    @property
+    def halts(self) -> bool:
+        """Whether sources halt behind the barriers of checkpoints that begin."""
+        return self.stopping or self.leaving
 
     @property
     def kept_from(self) -> int | None:

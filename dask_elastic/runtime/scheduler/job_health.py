@@ -207,10 +207,16 @@ class JobHealth:
         else:
             self.spawn(self._restart(record, loss))
 
-    async def _restart(self, record: JobRecord, loss: NodeLost, lost: Collection[str] = ()) -> None:
+    async def restart_elsewhere(self, record: JobRecord, reason: str) -> None:
+        """Restart a job without the workers that are to leave; its newest checkpoint contains all that it has read."""
+        await self._restart(record, NodeLost(reason), planned=True)
+
+    async def _restart(
+        self, record: JobRecord, loss: NodeLost, lost: Collection[str] = (), planned: bool = False
+    ) -> None:
         error: Exception | None
         try:
-            error = await self.restarts.restart(record, loss, lost)
+            error = await self.restarts.restart(record, loss, lost, planned=planned)
         except Exception as failure:  # becomes the job's error: it would otherwise restart for ever
             error = failure
         if error is not None:

@@ -330,6 +330,12 @@ class JobRecord:
                 held[nodes[node]] = held.get(nodes[node], 0) + count
         return held
 
+    def instances_by_address(self) -> dict[ExecutorKey, str]:
+        """Return the worker of each executor and of each instance of a source."""
+        nodes, tables = self.spec.nodes, self.homes.tables
+        current = {name: tables[name].homes if name in tables else homes for name, homes in self.spec.homes.items()}
+        return {(name, index): nodes[node] for name, homes in current.items() for index, node in enumerate(homes)}
+
     def staged(self, source: str) -> tuple[int, int]:
         """Return the bytes that the instances of a source have staged in memory, and on disk."""
         staged = (part for received in self.reports.values() for part in received.report.staged)

@@ -239,7 +239,7 @@ class JobStarts:
             if not await in_thread(may_run, CheckpointFolder(url), generation):
                 return
 
-    async def restart(self, record: JobRecord, nodes: list[str]) -> None:
+    async def restart(self, record: JobRecord, nodes: list[str], *, stays: bool = False) -> None:
         """Start the next generation of a job from its newest checkpoint.
 
         Parameters
@@ -248,6 +248,8 @@ class JobStarts:
             The job, which is halted.
         nodes : list of str
             Addresses of the workers that can host it.
+        stays : bool
+            Whether executors and sources on these workers stay there, also those that were not moved.
 
         Raises
         ------
@@ -262,14 +264,16 @@ class JobStarts:
         state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)
         instances = {name: len(homes) for name, homes in record.spec.homes.items()}
-        wanted = await self._planned_again(call, nodes, instances)
+        # What leaves goes where slots are free, as homes that leave one by one: the pause does not wait for a planner.
+        wanted = None if stays else await self._planned_again(call, nodes, instances)
         if not record.live:
             return
         stay = [address for address in nodes if not self.workers.leaving(address)]
         if stay and stay != nodes:
             # Workers have left, or are to leave, since they were chosen.
             nodes, wanted = stay, None
-        placement = self._place(call, nodes, instances, wanted, record.chosen_homes)
+        moved = record.chosen_homes | record.instances_by_address() if stays else record.chosen_homes
+        placement = self._place(call, nodes, instances, wanted, moved, record)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
@@ -285,14 +289,14 @@ class JobStarts:
     async def _planned_again(self, call: Submit, nodes: list[str], instances: dict[str, int]) -> Homes | None:
         """Return as `_planned`; a job that runs already is restarted without a plan rather than not at all."""
         try:
-            return await self._planned(call, nodes, instances)
+            return await self._planned(call, nodes, instances, self.jobs.get(call.name))
         except SubmitError as error:
             logger.warning("job %r: its homes are placed by free slots: %s", call.name, error)
             return None
 
-    def _free(self, nodes: list[str]) -> list[int]:
-        """Return the free slots of each node; below 0 where jobs share slots."""
-        held = self.jobs.held()
+    def _free(self, nodes: list[str], restarted: JobRecord | None = None) -> list[int]:
+        """Return the free slots of each node, besides those of a job that restarts; below 0 where jobs share slots."""
+        held = self.jobs.held(restarted)
         return [self.workers.slots(address) - held.get(address, 0) for address in nodes]
 
     def _place(
@@ -302,6 +306,7 @@ class JobStarts:
         instances: dict[str, int] | None = None,
         wanted: Homes | None = None,
         moved: Mapping[ExecutorKey, str] = MappingProxyType({}),
+        restarted: JobRecord | None = None,
     ) -> InitialPlacement:
         slots = {address: self.workers.slots(address) for address in nodes}
         for operator, cores in call.cores.items():
@@ -310,7 +315,7 @@ class JobStarts:
                     f"cores={{{operator!r}: {cores}}}: each executor would have more cores than the cluster has slots, "
                     f"which are {most}. Give at most {most}, or add workers; tasks that share a slot gain nothing."
                 )
-        free = self._free(nodes)
+        free = self._free(nodes, restarted)
         requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
         try:
             requests = [_at_home(request, nodes, moved) for request in requests]
@@ -318,14 +323,21 @@ class JobStarts:
         except PlanningError as error:
             raise SubmitError(str(error)) from error
 
-    async def _planned(self, call: Submit, nodes: list[str], instances: dict[str, int] | None = None) -> Homes | None:
+    async def _planned(
+        self,
+        call: Submit,
+        nodes: list[str],
+        instances: dict[str, int] | None = None,
+        restarted: JobRecord | None = None,
+    ) -> Homes | None:
         """Return the homes that the planner of a job's placement wants; None if slots alone decide.
 
         Slots may be taken by other jobs meanwhile: the placement itself is made afterwards.
         """
         if call.options.placement == SPREAD:
             return None
-        spread, free = self._place(call, nodes, instances), self._free(nodes)
+        spread = self._place(call, nodes, instances, restarted=restarted)
+        free = self._free(nodes, restarted)
         try:
             return await in_thread(_planned_homes, call, spread, free)
         except PlanningError as error:
@@ -355,7 +367,7 @@ def _planned_homes(call: Submit, spread: InitialPlacement, free: list[int]) -> H
 
 
 def _at_home(request: PlacementRequest, nodes: list[str], homes: Mapping[ExecutorKey, str]) -> PlacementRequest:
-    """Return a request with the homes that executors have moved to, on the workers that are left."""
+    """Return a request with the nodes that are given for some executors and instances, as far as they are left."""
     places = {address: node for node, address in enumerate(nodes)}
     given = (places.get(homes.get((request.name, index), "")) for index in range(request.instances or 0))
-    return replace(request, homes=tuple(given)) if request.stateful and homes else request
+    return replace(request, homes=tuple(given)) if homes else request

@@ -27,10 +27,18 @@ class JobTable(dict[str, JobRecord]):
         """The jobs that have not ended."""
         return [record for record in self.values() if record.live]
 
-    def held(self) -> dict[str, int]:
-        """Return the cores that the running jobs hold on each worker, also for executors that move there."""
+    def held(self, besides: JobRecord | None = None) -> dict[str, int]:
+        """Return the cores that running jobs hold on each worker, also for executors that move there.
+
+        Parameters
+        ----------
+        besides : JobRecord, optional
+            A job that does not count.
+        """
         held: dict[str, int] = {}
         for record in self.running:
+            if record is besides:
+                continue
             for address, count in record.cores_by_address().items():
                 held[address] = held.get(address, 0) + count
             if (moving := record.homes.moving) is not None and moving.cores:

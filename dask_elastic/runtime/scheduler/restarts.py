@@ -1,4 +1,4 @@
-"""Restarts of jobs that have lost a home, from their newest checkpoints."""
+"""Restarts of jobs that have lost a home, or are to leave workers, from their newest checkpoints."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.1
 
 
 class Restarts:
-    """Restarts jobs with checkpoints after the loss of a home, a source or a sink.
+    """Restarts jobs with checkpoints after the loss of a home, a source or a sink, or to leave workers.
 
     Parameters
     ----------
@@ -79,7 +79,9 @@ class Restarts:
         """
         return cls.can(record) and record.checkpoints is not None and record.checkpoints.attempts == 0
 
-    async def restart(self, record: JobRecord, error: NodeLost, lost: Collection[str] = ()) -> ElasticError | None:
+    async def restart(
+        self, record: JobRecord, error: NodeLost, lost: Collection[str] = (), *, planned: bool = False
+    ) -> ElasticError | None:
         """Restart a job, several times if need be.
 
         Parameters
@@ -90,6 +92,8 @@ class Restarts:
             Why.
         lost : collection of str
             Addresses of workers that are not to host it.
+        planned : bool
+            Whether nothing is lost: the restart does not count as an attempt, and what can stay where it is does.
 
         Returns
         -------
@@ -103,31 +107,32 @@ class Restarts:
             return None
         self._restarting.add(record)
         try:
-            return await self._restart(record, error, lost)
+            return await self._restart(record, error, lost, planned)
         finally:
             self._restarting.discard(record)
             self._lost_again.discard(record)
 
     async def _restart(
-        self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str]
+        self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str], planned: bool
     ) -> ElasticError | None:
         state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
         attempts = record.spec.options.restart_attempts
         while record.live:
-            if state.attempts >= attempts:
+            if not planned and state.attempts >= attempts:
                 return _given_up(record, error)
-            logger.warning("job %r restarts from checkpoint %d: %s", record.name, state.newest, _text(error))
-            record.change(JobEvent.HOME_LOST)
+            level = logging.INFO if planned else logging.WARNING
+            logger.log(level, "job %r restarts from checkpoint %d: %s", record.name, state.newest, _text(error))
+            record.change(JobEvent.RESTART)
             await self._end_generation(record, lost)
             await record.ended(_wait(state.attempts))
             if record.ended_at is not None:
                 return None
-            state.attempts += 1
+            state.attempts += not planned
             state.restarts += 1
             self._lost_again.discard(record)
             try:
-                await self._start(record, lost)
+                await self._start(record, lost, planned)
             except CheckpointSuperseded as failure:
                 return NodeLost(f"job {record.name!r} is not restarted here: {failure}")
             except (ElasticError, Relayed) as failure:
@@ -138,7 +143,7 @@ class Restarts:
                 continue
             finally:
                 # A worker that hung may answer again; the calls that find the workers leave out those that do not.
-                lost = ()
+                lost, planned = (), False
             if record in self._lost_again or not self._complete(record):
                 error = NodeLost(f"job {record.name!r} has lost another worker while it restarted")
                 continue
@@ -192,14 +197,14 @@ class Restarts:
             if not record.live:
                 return
 
-    async def _start(self, record: JobRecord, lost: Collection[str]) -> None:
+    async def _start(self, record: JobRecord, lost: Collection[str], planned: bool) -> None:
         assert record.submitted is not None, "a job keeps its call until it ends"
         await self._await_worker(record, lost)
         candidates = await self.starts.candidates(record.submitted.version)
         nodes = [address for address in candidates.nodes if address not in lost]
         if not nodes:
             raise NodeLost(f"no worker is left for job {record.name!r}")
-        await self.starts.restart(record, nodes)
+        await self.starts.restart(record, nodes, stays=planned)
         if not record.live:
             # It was stopped or forgotten while it started.
             here = self.starts.jobs.get(record.name) is record

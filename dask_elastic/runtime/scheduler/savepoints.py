@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -22,7 +21,7 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
-from dask_elastic.runtime.scheduler.checkpoints import LONGEST_SECONDS, Checkpoints, first_of, taken_by
+from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, take_committed, taken_by
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -31,9 +30,6 @@ from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded
 
 logger = logging.getLogger("dask_elastic.scheduler")
-
-LOOK_SECONDS = 0.1
-"""Seconds between two looks whether all sinks have committed."""
 
 
 class Savepoints:
@@ -90,7 +86,7 @@ class Savepoints:
         with state.keeping(state.last + 1):
             if call.stop:
                 return await self._stop_behind(record, state, target)
-            taken, _ = await self._committed(record, state)
+            taken, _ = await self._committed(record)
             await self._copy(record, state, taken, target, False)
             return taken
 
@@ -102,9 +98,9 @@ class Savepoints:
             raise CheckpointError(f"job {record.name!r} is being stopped with another savepoint: wait for that")
         state.stopping = True
         try:
-            taken, generation = await self._committed(record, state)
+            taken, generation = await self._committed(record)
             while not await self._hold(record, state, taken):
-                taken, generation = await self._committed(record, state)
+                taken, generation = await self._committed(record)
             await self._copy(record, state, taken, target, True)
             if record.live and not record.runs(generation):
                 raise CheckpointError(
@@ -119,29 +115,11 @@ class Savepoints:
         await self._stop(record)
         return taken
 
-    async def _committed(self, record: JobRecord, state: JobCheckpoints) -> tuple[CheckpointDescription, int]:
-        """Take a checkpoint that all sinks commit; returns it and the generation that took it."""
-        deadline = time.monotonic() + LONGEST_SECONDS
-        while time.monotonic() < deadline:
-            generation = record.spec.generation
-            try:
-                taken = await self.checkpoints.take(record)
-            except CheckpointError:
-                if record.runs(generation) or not record.live:
-                    raise
-                continue  # the job is restarted, and takes another one then
-            while record.runs(generation) and record.live and time.monotonic() < deadline:
-                if state.committed >= taken.number:
-                    return taken, generation
-                await first_of(record.ended(), timeout=LOOK_SECONDS)
-            if record.status is Status.FINISHED:
-                return taken, generation
-            if not record.live:
-                raise JobEnded(f"job {record.name!r} has {record.status.value}: its savepoint was not taken")
-        raise CheckpointError(
-            f"job {record.name!r}: its sinks have not committed a checkpoint within {LONGEST_SECONDS:g} s. See the "
-            "workers' logs for what they wait for, then try again."
-        )
+    async def _committed(self, record: JobRecord) -> tuple[CheckpointDescription, int]:
+        try:
+            return await take_committed(self.checkpoints.take, record)
+        except JobEnded as error:
+            raise JobEnded(f"job {record.name!r} has {record.status.value}: its savepoint was not taken") from error
 
     async def _hold(self, record: JobRecord, state: JobCheckpoints, taken: CheckpointDescription) -> bool:
         """Have sources accept nothing more: what they acknowledge later would be in no savepoint.

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import dask
@@ -57,18 +58,32 @@ def test_rows_appear_with_checkpoints_and_the_last_ones_with_a_final_one(client,
 
 
 def test_killed_workers_restart_the_job_with_each_row_counted_and_shown_once(small_cluster, wait_until, tmp_path):
+    """The second one is killed while the job restarts to leave another worker."""
     out = tmp_path / "out"
     with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
         job = de.submit(
             followed(out, rate=5_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
         )
-        for _ in range(2):
+
+        def after_a_checkpoint():
             before = newest(job)
-            wait_until(lambda before=before: newest(job) > before, "another checkpoint is complete")
-            homes = job.assignment()["home"]
-            generation = job._describe().generation
-            kill(client, homes[0])
-            wait_until(lambda: job._describe().generation > generation, "the job restarts")  # noqa: B023
+            wait_until(lambda: newest(job) > before, "another checkpoint is complete")
+            return job._describe().generation, job.assignment()["home"][0]
+
+        generation, home = after_a_checkpoint()
+        kill(client, home)
+        wait_until(lambda: job._describe().generation > generation, "the job restarts")
+        wait_until(lambda: job.status == "running", "the job runs again")
+        generation, home = after_a_checkpoint()
+        other = next(address for address in job._describe().nodes if address not in (home, ""))
+        process = client.run(os.getpid, workers=[other])[other]
+        retiring = threading.Thread(target=de.retire, args=(home, client, "100s"))
+        retiring.start()
+        wait_until(lambda: job.status == "restarting" or job._describe().generation > generation, "the job leaves")
+        os.kill(process, signal.SIGKILL)
+        retiring.join(100)
+        assert not retiring.is_alive()
+        assert home not in job._describe().nodes
         job.wait(60, progress=False)
         assert counted(job) == expected()
         assert_each_row_once(out)

@@ -91,6 +91,31 @@ def test_cluster_grows_from_nothing_and_shrinks_with_the_load(growing, wait_unti
     wait_until(lambda: not cluster.plan, "no job needs a worker")
 
 
+def test_cluster_shrinks_by_a_worker_with_a_source_and_a_sink(wait_until, tmp_path):
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(n_workers=2, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        topology = de.Topology("shrinks")
+        rows = topology.source("rows", de.sources.Push(pa.schema({"key": pa.int64()})))
+        counted = rows.key_by("key").compute({"rows": de.aggregate.Count()}, name="counted", executors=2)
+        counted.sink(de.sinks.Parquet(tmp_path / "out"), name="out")
+        job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
+        assert len(set(job.assignment()["home"])) == 2
+        with Load(job) as load:
+            cluster.adapt(
+                Adaptive=de.ElasticAdaptive, minimum=1, maximum=2, cooldown="500ms", interval="200ms", wait_count=1
+            )
+            wait_until(lambda: len(client.nthreads()) == 1, "a worker has left")
+            sent = load.sent
+            wait_until(lambda: load.sent > sent, "rows are sent after that")
+        assert job.status == "running"
+        job.drain()
+        job.wait(timeout=200, progress=False)
+        assert sum(job.state("counted").to_arrow()["rows"].to_pylist()) == load.sent
+
+
 def test_minimum_above_maximum_is_refused():
     with pytest.raises(PlanningError, match="minimum=4 is above maximum=2"):
         de.ElasticAdaptive(None, minimum=4, maximum=2)

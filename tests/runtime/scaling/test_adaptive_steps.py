@@ -30,11 +30,13 @@ class FakeCluster:
         Called with each retirement, one after the other; may raise.
     closed : list of str
         The workers that were closed.
+    restarting : list of str
+        The addresses of those that jobs leave by a restart.
     """
 
     def __init__(self):
         self.plan = self.requested = self.observed = {"a", "b", "c"}
-        self.slots, self.calls, self.on_retire, self.closed = 1.0, [], [], []
+        self.slots, self.calls, self.on_retire, self.closed, self.restarting = 1.0, [], [], [], []
         self.loop = SimpleNamespace(add_callback=lambda function: None)
         self.scheduler_comm = self
 
@@ -57,7 +59,7 @@ class FakeCluster:
     async def _answer(self, call):
         if isinstance(call, NeedOfCluster):
             workers = tuple((f"tcp://{name}", name) for name in sorted(self.plan))
-            return ClusterNeed(self.slots, 0, 1, 2, workers)
+            return ClusterNeed(self.slots, 0, 1, 2, workers, tuple(self.restarting))
         self.calls.append(call)
         if isinstance(call, Retire) and self.on_retire:
             await self.on_retire.pop(0)()
@@ -155,6 +157,51 @@ def test_nothing_is_emptied_if_load_returned_before_the_first_step(adaptive):
         cluster.slots = 6.0
         await made.scale_down(["a", "b"])
         assert (cluster.calls, cluster.closed) == ([], [])
+
+    adaptive(test)
+
+
+def test_workers_that_jobs_leave_by_a_restart_are_emptied_together_and_last(adaptive):
+    async def test(cluster, made):
+        cluster.plan = cluster.requested = cluster.observed = {"a", "b", "c", "d"}
+        cluster.restarting = ["tcp://a", "tcp://c"]
+        await made.safe_target()
+        await made.scale_down(["a", "b", "c"])
+        assert [call.workers for call in cluster.calls] == [("tcp://b",), ("tcp://a", "tcp://c")]
+        assert (cluster.closed, cluster.plan) == (["b", "a", "c"], {"d"})
+
+    adaptive(test)
+
+
+def test_no_more_workers_are_emptied_together_than_can_be_spared(adaptive):
+    async def test(cluster, made):
+        cluster.restarting, cluster.slots = ["tcp://a", "tcp://b"], 3.0
+        await made.safe_target()
+        await made.scale_down(["a", "b"])
+        assert [call.workers for call in cluster.calls] == [("tcp://a",)]
+        assert cluster.plan == {"b", "c"}
+
+    adaptive(test)
+
+
+def test_workers_that_are_emptied_together_stay_together_if_one_is_needed_again(adaptive):
+    async def test(cluster, made):
+        cluster.restarting = ["tcp://a", "tcp://b"]
+        await made.safe_target()
+        blocked = asyncio.Event()
+
+        async def load_returns():
+            # Enough for two workers of three.
+            cluster.slots = 3.0
+            await blocked.wait()
+
+        cluster.on_retire = [load_returns]
+        await made.scale_down(["a", "b"])
+        assert [(type(call), call.workers) for call in cluster.calls] == [
+            (Retire, ("tcp://a", "tcp://b")),
+            (Keep, ("tcp://a", "tcp://b")),
+        ]
+        assert cluster.closed == []
 
     adaptive(test)
 

@@ -54,6 +54,26 @@ def test_worker_that_leaves_comes_first_and_one_with_homes_last(fake, workers):
     asyncio.run(run())
 
 
+def test_workers_that_cost_a_restart_come_late_and_those_that_jobs_cannot_leave_last(fake, tmp_path):
+    async def run():
+        three = fake.Scheduler({"a": 2, "b": 2, "c": 2})
+        three.adaptive_target = lambda seconds: 0
+        for state in three.workers.values():
+            state.processing, state.name = {}, state.address
+        coordinator = Coordinator(three)
+        coordinator.workers.retiring.update("bc")
+        await coordinator.submit(fake.submission("stuck", executors=1))
+        coordinator.workers.retiring.symmetric_difference_update("ab")
+        await coordinator.submit(fake.submission("durable", executors=1, checkpoint=str(tmp_path)))
+        coordinator.workers.retiring.clear()
+        need = await coordinator.cluster.need(ASK)
+        assert [address for address, _ in need.workers] == ["c", "b", "a"]
+        assert need.restarting == ("b",)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_jobs_do_not_count_as_tasks_of_dask(fake, workers):
     async def run():
         coordinator = Coordinator(workers)

@@ -22,7 +22,7 @@ from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
-from dask_elastic.topology.operators import Compute, SourceOperator
+from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
@@ -125,7 +125,10 @@ def _summary(
             "accepts_resets": source.on_reset == "accept",
             "spooled": durable and (source.spooled or (source.epochs > 0 and source.replayable)),
             "sent_schema": sent,
+            "lossy": not source.replayable,
         }
+    elif isinstance(operator, SinkOperator):
+        about["lossy"] = operator.sink.promise == "at-most-once"
     about |= {"kinds": component.kinds, "edges": component.edges}
     return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
 

@@ -320,6 +320,8 @@ def hindrance(record: JobRecord) -> ElasticError | None:
         return MoveRefused(f"{name} is {status}: executors move only while it is running")
     if record.checkpoints is not None and (record.checkpoints.stopping or record.checkpoints.held):
         return MoveRefused(f"{name} is being stopped with a savepoint: its executors do not move any more")
+    if record.checkpoints is not None and record.checkpoints.leaving:
+        return MoveRefused(f"{name} is about to restart without workers that are to leave: move executors after that")
     return None
 
 

@@ -56,7 +56,7 @@ class JobHomes:
         self._tables = {operator: HomeTable.initial(spec.homes[operator]) for operator in spec.cores}
         sources = {node for name, homes in spec.homes.items() if name not in spec.cores for node in homes}
         sinks = [summary.name for summary in spec.summaries if summary.kind == "sink"]
-        self._fixed = sources | {spec.node_of(one) for name in sinks for one in spec.inputs_of(name)}
+        self._fixed = frozenset(sources | {spec.node_of(one) for name in sinks for one in spec.inputs_of(name)})
         self._still = asyncio.Event()
         self._still.set()
         self._settled = asyncio.Event()
@@ -86,11 +86,16 @@ class JobHomes:
         return self._tables
 
     @property
+    def fixed(self) -> frozenset[int]:
+        """The nodes of sources and sinks."""
+        return self._fixed
+
+    @property
     def needed(self) -> frozenset[int]:
         """The nodes whose loss ends the generation: of executors, sources and sinks."""
         homes = {node for table in self._tables.values() for node in table.homes}
         target = {self.moving.target} if self.moving is not None and self.moving.begun else set()
-        return frozenset(self._fixed | homes | target)
+        return self._fixed | homes | target
 
     @property
     def emitting(self) -> frozenset[int]:

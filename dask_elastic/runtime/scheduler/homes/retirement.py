@@ -1,4 +1,4 @@
-"""Workers that are emptied so that they can be closed: homes move first, then cores, then the last tasks end."""
+"""Workers that are emptied so that they can be closed: sources, sinks and homes first, then cores, then tasks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
+from dask_elastic.runtime.scheduler.homes.planned_restarts import PlannedRestarts, fixed_at, obstacle
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership, places_of
 from dask_elastic.vocab.errors import ElasticError, PlanningError
@@ -28,8 +29,9 @@ DRAIN_WAIT = 2.0
 """Seconds after which a home answers at the latest whether its tasks on some nodes have ended."""
 
 ATTEMPTS = 5
+RESTART_ATTEMPTS = 2
 RETRY_SECONDS = 0.5
-"""Moves in a row that may fail, and seconds between two of them."""
+"""Moves, and restarts, in a row that may fail, and seconds between two of them."""
 
 
 class Retirement:
@@ -41,6 +43,8 @@ class Retirement:
         Announces that jobs survive the loss of the workers.
     moves : HomeMoves
         Moves homes.
+    restarts : PlannedRestarts
+        Restarts jobs whose sources, sinks or static executors are on the workers.
     timeout : float
         Seconds within which jobs must have left workers that Dask retires.
 
@@ -50,9 +54,10 @@ class Retirement:
         Calls that empty workers at this moment.
     """
 
-    def __init__(self, membership: Membership, moves: HomeMoves, timeout: float = 60.0):
+    def __init__(self, membership: Membership, moves: HomeMoves, restarts: PlannedRestarts, timeout: float = 60.0):
         self.membership = membership
         self.moves = moves
+        self.restarts = restarts
         self.cores = moves.cores
         self.workers, self.jobs, self.calls = moves.workers, moves.jobs, moves.calls
         self.timeout = timeout
@@ -68,12 +73,12 @@ class Retirement:
         Raises
         ------
         PlanningError
-            If a worker is not registered, or hosts what does not move; nothing is changed then. Also if it is to stay
-            after all.
+            If a worker is not registered, or hosts what can neither move nor be restarted elsewhere; nothing is changed
+            then. Also if it is to stay after all.
         TimeoutError
-            If executors are still at home or have tasks there after the timeout. The workers get no new ones.
+            If sources, sinks or executors are still there after the timeout. The workers get no new ones.
         ElasticError, Relayed
-            If an executor could not be moved several times.
+            If an executor could not be moved, or a job not be restarted, several times.
         """
         workers = call.workers
         for address in workers:
@@ -92,6 +97,7 @@ class Retirement:
             await _by(deadline, record.started())
             if record.status is Status.STARTING:
                 raise TimeoutError(f"job {record.name!r} is still starting: call retire again when it runs.")
+            await self._restart_elsewhere(record, workers, deadline)
             await self._move_homes(record, workers, deadline)
             self._require_leaving(workers)
             nodes = places_of(record, workers) if record.live else set()
@@ -145,19 +151,20 @@ class Retirement:
             known = ", ".join(sorted(self.workers.scheduler.workers)) or "none"
             raise PlanningError(f"there is no worker {address!r}: the workers are {known}")
         held = [
-            f"{', '.join(map(str, fixed))} of job {record.name!r}"
+            f"{', '.join(map(str, fixed))} of job {record.name!r}, and {why}"
             for record in self.jobs.running
-            if (fixed := _fixed_at(record, address))
+            if (fixed := fixed_at(record, [address])) and (why := obstacle(record))
         ]
         if held:
             raise PlanningError(
-                f"worker {address} cannot be drained: it hosts {'; and '.join(held)}. Sources and sinks do not move, "
-                "nor do executors of static jobs: stop or drain such a job first, or retire other workers."
+                f"worker {address} cannot be drained: it hosts {'; '.join(held)}. Sources, sinks and executors of "
+                "static jobs leave workers when their job restarts from a checkpoint. Stop or drain such a job first, "
+                "or retire other workers."
             )
-        executors = [f"{one} of job {r.name!r}" for r in self.jobs.running for one in executors_at(r, [address])]
-        if executors and not set(self.workers.usable()).difference(leaving):
+        hosted = [f"{one} of job {r.name!r}" for r in self.jobs.running for one in hosted_at(r, [address])]
+        if hosted and not set(self.workers.usable()).difference(leaving):
             raise PlanningError(
-                f"worker {address} cannot be drained: no other worker is left for {', '.join(executors)}. Add a worker "
+                f"worker {address} cannot be drained: no other worker is left for {', '.join(hosted)}. Add a worker "
                 "first, or stop or drain the job."
             )
 
@@ -166,6 +173,30 @@ class Retirement:
         kept = [address for address in workers if address in self.workers and address not in self.workers.retiring]
         if kept:
             raise PlanningError(f"worker {kept[0]} stays: it is needed again. Call retire again if it is to leave.")
+
+    # sources and sinks
+
+    async def _restart_elsewhere(self, record: JobRecord, workers: tuple[str, ...], deadline: float) -> None:
+        """Restart a job that has sources, sinks or static executors on workers."""
+        failures = 0
+        while record.live and (fixed := fixed_at(record, workers)):
+            self._require_leaving(workers)
+            found = f"{', '.join(map(str, fixed))} of job {record.name!r} are still on workers that are to leave"
+            if why := obstacle(record):
+                # It was being submitted when the workers were checked.
+                raise PlanningError(f"{found}, and {why}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{found}. These get no more cores: call retire again to go on.")
+            try:
+                await _by(deadline, self.restarts.leave(record))
+            except (ElasticError, Relayed) as error:
+                failures += 1
+                if failures == RESTART_ATTEMPTS and record.live:
+                    raise
+                logger.info("job %r is not restarted yet: %r", record.name, error)
+            if fixed_at(record, workers):
+                # It starts, restarts or ends.
+                await record.ended(RETRY_SECONDS)
 
     # homes
 
@@ -300,12 +331,6 @@ def executors_at(record: JobRecord, workers: Iterable[str]) -> list[ExecutorId]:
     return [one for node in sorted(places_of(record, workers)) for one in record.homes.at(node)]
 
 
-def _fixed_at(record: JobRecord, address: str) -> list[ExecutorId]:
-    """Return what a job has on a worker and cannot move: sources, sinks, and executors if it is static."""
-    spec, found = record.spec, [] if record.elastic else executors_at(record, [address])
-    for node in places_of(record, [address]):
-        sources = [name for name in spec.homes if name not in spec.cores]
-        found += [one for name in sources for one in spec.instances(name) if spec.node_of(one) == node]
-        sinks = [summary.name for summary in spec.summaries if summary.kind == "sink"]
-        found += [ExecutorId(name, node) for name in sinks if spec.sink_inputs(name, node)]
-    return found
+def hosted_at(record: JobRecord, workers: Iterable[str]) -> list[ExecutorId]:
+    """Return the sources, sinks and executors of a job on workers."""
+    return [*dict.fromkeys((*fixed_at(record, workers), *executors_at(record, workers)))]
