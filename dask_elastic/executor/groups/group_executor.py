@@ -17,6 +17,7 @@ from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import Work
+from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused, PlanningError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -82,6 +83,13 @@ class GroupExecutor(ElasticExecutor):
         made.address(groups)
         made.resume(self.records.standing())
         return made
+
+    def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
+        """Return the task of each group, `NO_OWNER` for those that it does not own, and the node of the task."""
+        owner, nodes = super().assignment()
+        with self.lock:
+            own = np.isin(np.arange(len(owner)), [*self.owned])
+        return np.where(own, owner.astype(np.int64), NO_OWNER), nodes
 
     # data path
 

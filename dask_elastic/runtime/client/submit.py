@@ -17,14 +17,14 @@ from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
 from dask_elastic.control.placement.choices import check_installed
-from dask_elastic.migration.strategy import check_names, check_strategy
+from dask_elastic.migration.strategy import check_group_strategy, check_names, check_strategy
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.senders import drop
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, ComputeSummary, JobOptions
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
@@ -173,7 +173,20 @@ def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> 
     for component in with_tasks:
         operator = component.operator
         assert isinstance(operator, Compute)
+        if options.paradigm == RESOURCE:
+            check_group_strategy(options.strategy(operator.name))
+            _check_groups(operator)
+            continue
         check_strategy(options.strategy(operator.name), [operator], component.fused)
+
+
+def _check_groups(operator: Compute) -> None:
+    if operator.executors is not None and operator.executors > operator.shards:
+        raise SubmitError(
+            f"operator {operator.name!r} has executors={operator.executors} and shards={operator.shards}: with "
+            "paradigm='resource-centric' shards= is the number of its key groups, of which each executor owns some. "
+            "Choose more shards, or fewer executors."
+        )
 
 
 def start(job: Submit, client: Client) -> Job:
@@ -269,7 +282,7 @@ def _reading(operator: Compute) -> bytes:
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
-    if cores and paradigm == STATIC:
+    if cores and paradigm != ELASTIC:
         raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
     stateful = [c.name for c in components if c.kind == "compute"]
     fused = {operator.name: component.name for component in components for operator in component.fused}

@@ -21,6 +21,7 @@ from dask_elastic.runtime.scheduler.cluster.cluster_needs import ClusterNeeds
 from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
+from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves
 from dask_elastic.runtime.scheduler.homes.placement_driver import PlacementDriver
@@ -98,6 +99,7 @@ class Coordinator:
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)
+        self.groups = GroupMoves(self.jobs, self.calls, self.checkpoints, self.health.group_move_failed)
         self.retirement = Retirement(self.membership, self.homes, control.retire_timeout)
         self.placement = PlacementDriver(self.homes, self.retirement, self.controller)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
@@ -133,7 +135,7 @@ class Coordinator:
         ]
         parts = (
             self.health, self.retirement, self.controller, self.queries, self.pushed, self.epochs, self.queues,
-            self.checkpoints, self.savepoints, self.homes, self.sharing, self.cluster,
+            self.checkpoints, self.savepoints, self.homes, self.groups, self.sharing, self.cluster,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 

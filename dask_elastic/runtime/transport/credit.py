@@ -65,17 +65,31 @@ class CreditGate:
             If the job ends in the meantime.
         """
         with self._lock:
-            if self.full and not self._aborted:
-                with self._waits.one():
-                    while self.full and not self._aborted:
-                        self._window.held_back()
-                        self._waiting += 1
-                        self._changed.wait()
-                        self._waiting -= 1
-            if self._aborted:
-                raise Aborted
+            self._wait()
             self.used += nbytes
             self.batches += 1
+
+    def wait(self) -> None:
+        """Return when there is credit, without taking any.
+
+        Raises
+        ------
+        Aborted
+            If the job ends in the meantime.
+        """
+        with self._lock:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self.full and not self._aborted:
+            with self._waits.one():
+                while self.full and not self._aborted:
+                    self._window.held_back()
+                    self._waiting += 1
+                    self._changed.wait()
+                    self._waiting -= 1
+        if self._aborted:
+            raise Aborted
 
     def try_acquire(self, nbytes: int) -> bool:
         """Take credit if there is some; returns whether there was.

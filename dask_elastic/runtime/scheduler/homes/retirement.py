@@ -152,7 +152,8 @@ class Retirement:
         if held:
             raise PlanningError(
                 f"worker {address} cannot be drained: it hosts {'; and '.join(held)}. Sources and sinks do not move, "
-                "nor do executors of static jobs: stop or drain such a job first, or retire other workers."
+                "nor do executors of static and resource-centric jobs: stop or drain such a job first, or retire other "
+                "workers."
             )
         executors = [f"{one} of job {r.name!r}" for r in self.jobs.running for one in executors_at(r, [address])]
         if executors and not set(self.workers.usable()).difference(leaving):
