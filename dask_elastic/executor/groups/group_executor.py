@@ -94,11 +94,12 @@ class GroupExecutor(ElasticExecutor):
     # data path
 
     def _accept(
-        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None
-    ) -> list[do.Instruction]:
+        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None,
+        is_part: bool = False,
+    ) -> list[do.Instruction]:  # fmt: skip
         exchange = self.exchange
         if exchange is None or not exchange.loses.keys() | exchange.missing.keys():
-            return super()._accept(block, origin, batch, nbytes, now, event_time)
+            return super()._accept(block, origin, batch, nbytes, now, event_time, is_part)
         instructions: list[do.Instruction] = []
         rows = batch.rows.num_rows
         for group, part in self._parts(exchange, batch):
@@ -106,7 +107,8 @@ class GroupExecutor(ElasticExecutor):
             # Credit is shared by rows: that of rows which wait for their group returns when these are processed.
             share = nbytes * part.rows.num_rows // rows
             rows, nbytes = rows - part.rows.num_rows, nbytes - share
-            instructions += super()._accept(self.routes.split(part), origin, part, share, now, at)
+            # The last rows count as the batch.
+            instructions += super()._accept(self.routes.split(part), origin, part, share, now, at, is_part=rows > 0)
         return instructions
 
     def _parts(self, exchange: Exchange, batch: Batch) -> Iterator[tuple[int | None, Batch]]:

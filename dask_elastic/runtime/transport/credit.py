@@ -109,8 +109,10 @@ class CreditGate:
             self.batches += 1
             return True
 
-    def release(self, nbytes: int, wanted_more: bool = False) -> bool:
+    def release(self, nbytes: int, wanted_more: bool = False, is_part: bool = False) -> bool:
         """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once.
+
+        `is_part` if more credit of the batch follows.
 
         Returns
         -------
@@ -121,7 +123,7 @@ class CreditGate:
             if self._left:
                 return False
             self.used -= nbytes
-            self.batches -= 1
+            self.batches -= not is_part
             self._window.released(nbytes, time.monotonic(), wanted_more)
             if self._waiting:
                 self._changed.notify_all()

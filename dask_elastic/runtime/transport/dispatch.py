@@ -27,7 +27,7 @@ _INSTANCE: tuple[tuple[type, ...], ...] = ((str,), (int,))
 _GENERATION: tuple[tuple[type, ...], ...] = ((str,), (list,))
 _FIELDS = {
     "batch": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (list,)),
-    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (bool,)),
+    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (bool,), (bool,)),
     "end": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
     "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,), (int,)),
     "barrier": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
@@ -48,7 +48,9 @@ class Inbound(Protocol):
         """Take a batch for an instance."""
         ...
 
-    def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+    def take_credit(
+        self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool, is_part: bool
+    ) -> None:
         """Take returned credit of an upstream instance."""
         ...
 
@@ -256,8 +258,9 @@ class Dispatch:
             case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
                 return lambda: receiver.exchange.accept(instance, sender, batch, nbytes)
-            case ["credit", _, _, _, origin, index, nbytes, wanted_more]:
-                return lambda: receiver.exchange.take_credit(ExecutorId(origin, index), instance, nbytes, wanted_more)
+            case ["credit", _, _, _, origin, index, nbytes, wanted_more, is_part]:
+                sender = ExecutorId(origin, index)
+                return lambda: receiver.exchange.take_credit(sender, instance, nbytes, wanted_more, is_part)
             case ["end", _, _, _, origin, index, version]:
                 return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index), version)
             case ["watermark", _, _, _, origin, index, at, idle, version]:

@@ -174,10 +174,16 @@ class Peer:
         self._append(["group_fence_passed", generation_id, *executor, version, node], [])
 
     def send_credit(
-        self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int, wanted_more: bool
+        self,
+        generation_id: JobGeneration,
+        target: ExecutorId,
+        origin: ExecutorId,
+        nbytes: int,
+        wanted_more: bool,
+        is_part: bool = False,
     ) -> None:
         """Return credit to an upstream instance of an executor on this node."""
-        self._append(["credit", generation_id, *target, *origin, nbytes, wanted_more], [])
+        self._append(["credit", generation_id, *target, *origin, nbytes, wanted_more, is_part], [])
 
     def send_messages(
         self,

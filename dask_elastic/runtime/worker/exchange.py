@@ -115,7 +115,7 @@ class Exchange:
         self._is_tight = is_tight
         self.idle_watch = idle_watch
         self._lease = lease
-        self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
+        self._withheld: deque[tuple[ExecutorId, ExecutorId, int, bool, bool]] = deque()
         # By origin and target.
         self._gates: dict[ExecutorId, dict[ExecutorId, CreditGate]] = {}
         self._waits: dict[ExecutorId, CreditWaits] = {}
@@ -219,7 +219,9 @@ class Exchange:
         if arrival is None or arrival.admit(act):
             act(self._homes.get(target) or self._sink(target))
 
-    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+    def release(
+        self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool = False, is_part: bool = False
+    ) -> None:
         """Return credit to an upstream instance; while memory is short, that of executors is held back.
 
         Parameters
@@ -227,33 +229,39 @@ class Exchange:
         origin, target : ExecutorId
             The sender and the receiver.
         nbytes : int
-            The credit of one batch.
+            The credit of one batch, or of some of its rows.
         wanted_more : bool
             Whether the receiver would have processed more rows at once, had they waited; see `FlowWindow`.
+        is_part : bool
+            Whether more credit of the batch follows.
         """
         if target in self._homes and self._is_tight():
-            self._withheld.append((origin, target, nbytes))
+            self._withheld.append((origin, target, nbytes, False, is_part))
             return
         node = self.tier.emitter(origin)
         if node == self.members.spec.node:
-            self.take_credit(origin, target, nbytes, wanted_more)
+            self.take_credit(origin, target, nbytes, wanted_more, is_part)
         else:
-            self._send_credit(node, origin, target, nbytes, wanted_more)
+            self._send_credit(node, origin, target, nbytes, wanted_more, is_part)
 
-    def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+    def take_credit(
+        self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool, is_part: bool = False
+    ) -> None:
         """Take returned credit of an instance here; that of an executor that has left follows it to its next home."""
-        if self._gate(origin, target).release(nbytes, wanted_more):
+        if self._gate(origin, target).release(nbytes, wanted_more, is_part):
             return
         node = self.tier.node_of(origin)
         if node == self._spec.node:
             # It has come back meanwhile, with other gates.
-            self._gate(origin, target).release(nbytes, wanted_more)
+            self._gate(origin, target).release(nbytes, wanted_more, is_part)
         else:
-            self._send_credit(node, origin, target, nbytes, wanted_more)
+            self._send_credit(node, origin, target, nbytes, wanted_more, is_part)
 
-    def _send_credit(self, node: int, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+    def _send_credit(
+        self, node: int, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool, is_part: bool
+    ) -> None:
         spec = self._spec
-        self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more)
+        self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more, is_part)
 
     def release_withheld(self) -> None:
         """Return the credit that was held back while memory was short."""

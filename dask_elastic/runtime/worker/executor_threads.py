@@ -297,9 +297,9 @@ class ExecutorThreads:
             self.executor.emitted(nbytes, time.time())
         return left
 
-    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False, is_part: bool = False) -> None:
         """Return credit to an upstream instance."""
-        self.exchange.release(origin, self.identity, nbytes, wanted_more)
+        self.exchange.release(origin, self.identity, nbytes, wanted_more, is_part)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""
