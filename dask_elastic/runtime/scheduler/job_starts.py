@@ -282,7 +282,7 @@ class JobStarts:
             groups=first_groups(call.options.paradigm, call.summaries, placement.homes),
         )  # fmt: skip
         spec = await in_thread(with_saved_groups, spec)
-        if not record.live:
+        if record.ended_at is not None:
             return
         record.begin_generation(spec, placement.oversubscribed)
         try:
