@@ -85,14 +85,14 @@ class GroupPlanning:
     >>> from dask_elastic.vocab.snapshot import ExecutorSnapshot, NodeSnapshot
     >>> loads = {0: [0.3, 0.3, 0.0, 0.0], 1: [0.0, 0.0, 0.1, 0.1]}
     >>> def busy(index):
-    ...     executor = ExecutorId("count", index)
-    ...     return ExecutorSnapshot(executor, 0, {0: 1}, shard_load=np.array(loads[index]), shard_bytes=np.zeros(4))
+    ...     loads_here = {"shard_load": np.array(loads[index]), "shard_bytes": np.zeros(4)}
+    ...     return ExecutorSnapshot(ExecutorId("count", index), 0, {0: 1}, 100.0, 500.0, **loads_here)
     >>> job = JobSnapshot("words", 1, (busy(0), busy(1)), placement="flux", paradigm="resource-centric")
     >>> planning = GroupPlanning(PlacementSettings(patience=1))
     >>> planning.observe(Snapshot(0.0, (NodeSnapshot("tcp://a:1", "a", 4),), (job,)))
     >>> [decision] = planning.decide({("words", 1): {"count": [0, 0, 1, 1]}})
     >>> decision.moves, round(decision.distance, 3), round(decision.planned_distance, 3)
-    (({0: 1},), 0.5, 0.25)
+    (({0: 1, 2: 0},), 0.5, 0.0)
     """
 
     def __init__(self, settings: PlacementSettings | None = None):

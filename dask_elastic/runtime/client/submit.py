@@ -16,7 +16,7 @@ import pyarrow as pa
 from distributed.comm.core import CommClosedError
 
 from dask_elastic._version import __version__
-from dask_elastic.control.placement.choices import check_installed
+from dask_elastic.control.placement.choices import SPREAD, check_installed, kind_of_placement
 from dask_elastic.migration.strategy import check_group_strategy, check_names, check_strategy
 from dask_elastic.runtime.client.call import call_scheduler, check_connected, checked_client, scheduler_lost
 from dask_elastic.runtime.client.job import Job
@@ -167,6 +167,8 @@ def described(
 
 
 def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> None:
+    if options.paradigm == RESOURCE:
+        _check_group_placement(options.placement)
     with_tasks = [component for component in components if isinstance(component.operator, Compute)]
     fused = [operator.name for component in with_tasks for operator in component.fused]
     check_names(options.migration_of, [component.operator.name for component in with_tasks], fused)
@@ -178,6 +180,14 @@ def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> 
             _check_groups(operator)
             continue
         check_strategy(options.strategy(operator.name), [operator], component.fused)
+
+
+def _check_group_placement(placement: str) -> None:
+    if placement != SPREAD and kind_of_placement(placement) != "placement":
+        raise SubmitError(
+            f"placement={placement!r} gives each node consecutive executors: with paradigm='resource-centric' it would "
+            "have to give each executor consecutive key groups, which these do not keep. Choose another placement."
+        )
 
 
 def _check_groups(operator: Compute) -> None:

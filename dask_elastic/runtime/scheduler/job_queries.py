@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractAsyncContextManager
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import A, HandledCall
@@ -60,14 +61,14 @@ class JobQueries:
     async def assignment(self, call: job_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
         """Return shards and tasks of every executor."""
         record = self.jobs.record(call.job)
-        return await self._joined(record, part_calls.Assignment(*record.generation_id))
+        async with _still(record):
+            return await self._joined(record, part_calls.Assignment(*record.generation_id))
 
     async def state(self, call: job_calls.State) -> tuple[Payload, ...]:
         """Return the state of a stateful operator, or the row of one key."""
         record = self.jobs.record(call.job)
         component = record.spec.component_of(call.operator)
-        # Key groups on their way would be missing, or be read twice.
-        async with record.groups.still if record.spec.groups else contextlib.nullcontext():
+        async with _still(record):
             calls = (
                 self._state_of(record, ExecutorId(component, index), call)
                 for index, _ in homes(record, component, None)
@@ -123,3 +124,8 @@ class JobQueries:
 
     async def _joined(self, record: JobRecord, call: PartCall[tuple[A, ...]]) -> tuple[A, ...]:
         return tuple(one for part in await self.calls.all(record, call) for one in part)
+
+
+def _still(record: JobRecord) -> AbstractAsyncContextManager[None]:
+    """Return a context in which no key groups move: those on their way would be missing, or be read twice."""
+    return record.groups.still if record.spec.groups else contextlib.nullcontext()

@@ -22,7 +22,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
+from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
@@ -332,7 +332,8 @@ class JobStarts:
 
         Slots may be taken by other jobs meanwhile: the placement itself is made afterwards.
         """
-        if call.options.placement == SPREAD:
+        if call.options.placement == SPREAD or call.options.paradigm == RESOURCE:
+            # Where key groups move, the planner decides about these.
             return None
         spread, free = self._place(call, nodes, instances), self._free(nodes)
         try:

@@ -32,6 +32,9 @@ from dask_elastic.vocab.errors import ElasticError, JobEnded, MoveRefused, Plann
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
+SHOWN = 4
+"""Groups that a sentence for people names."""
+
 
 class GroupMoves:
     """Moves key groups while jobs run, one set of groups of each job at a time.
@@ -46,6 +49,8 @@ class GroupMoves:
         Takes no checkpoint during a move.
     failed : callable
         ``failed(record, operator, error)`` ends a generation in which a move has failed at an unknown point.
+    moved : callable
+        ``moved(record, reason)`` is called after each move, with what has happened as a sentence for people.
     """
 
     def __init__(
@@ -54,11 +59,13 @@ class GroupMoves:
         calls: WorkerCalls,
         checkpoints: Checkpoints,
         failed: Callable[[JobRecord, str, Exception], None],
+        moved: Callable[[JobRecord, str], None],
     ):
         self.jobs = jobs
         self.calls = calls
         self.checkpoints = checkpoints
         self._failed = failed
+        self._moved = moved
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -67,12 +74,14 @@ class GroupMoves:
     async def move_groups(self, call: group_calls.MoveGroups) -> MovedGroups:
         """Move key groups to an executor, as a user requests; see `move`."""
         record = self.jobs.record(call.job)
-        _check(record)
+        check_moving(record)
         strategy = record.spec.options.strategy(call.operator) if call.strategy is None else call.strategy
         moves = dict.fromkeys(call.groups, call.executor)
-        return await self.move(record, call.operator, moves, strategy)
+        return await self.move(record, call.operator, moves, strategy, "A user moved them.")
 
-    async def move(self, record: JobRecord, operator: str, moves: Mapping[int, int], strategy: str) -> MovedGroups:
+    async def move(
+        self, record: JobRecord, operator: str, moves: Mapping[int, int], strategy: str, reason: str
+    ) -> MovedGroups:
         """Move key groups to other executors; returns when all are there.
 
         Parameters
@@ -85,6 +94,8 @@ class GroupMoves:
             The next executor of each group that moves.
         strategy : str
             One of `BETWEEN_EXECUTORS`.
+        reason : str
+            Why, as a sentence for people.
 
         Raises
         ------
@@ -95,7 +106,7 @@ class GroupMoves:
         JobEnded, PlanningError
             If the job does not run, or is restarted meanwhile.
         """
-        _check(record)
+        check_moving(record)
         if strategy not in BETWEEN_EXECUTORS:
             known = " or ".join(map(repr, BETWEEN_EXECUTORS))
             raise MoveRefused(f"there is no strategy {strategy!r} for key groups: choose {known}")
@@ -106,12 +117,13 @@ class GroupMoves:
             async with record.changing[operator, -1], groups.still, self.checkpoints.excluded(record, why):
                 if not record.runs(generation):
                     raise _gone(record)
-                _check(record)
+                check_moving(record)
                 moved = await self._carry_out(record, move)
         finally:
             groups.end()
         result = MovedGroups(len(moves), moved.nbytes, moved.pause, time.monotonic() - began)
         logger.info("job %r: %s: %s", record.name, move, result)
+        self._moved(record, _sentence(move, result, reason))
         return result
 
     async def _carry_out(self, record: JobRecord, move: GroupMove[int]) -> GroupsMoved:
@@ -144,7 +156,7 @@ class GroupMoves:
         """
         logger.debug("job %r: %s: %s", record.name, move, call.operation)
         calls = (self.calls.of_home(record, record.nodes[node], call) for node in nodes)
-        answers: list[Any] = await unless_over(record, _each(calls))
+        answers: list[Any] = await unless_over(record, _each(calls), _gone)
         if not record.live or not record.runs(call.generation):
             raise _gone(record)
         return answers
@@ -191,6 +203,15 @@ def _call(record: JobRecord, move: GroupMove[int], action: GroupAction) -> PartC
     raise AssertionError(f"{action} asks nodes for nothing")
 
 
+def _sentence(move: GroupMove[int], moved: MovedGroups, reason: str) -> str:
+    listed = ", ".join(f"{group} to executor {to}" for group, to in list(move.executors.items())[:SHOWN])
+    more = f" and {len(move.executors) - SHOWN} more" if len(move.executors) > SHOWN else ""
+    return (
+        f"{reason} Key groups of {move.operator!r} have moved ({move.strategy}) with {moved.nbytes / 1e6:.3g} MB of "
+        f"state, {listed}{more}; rows of a group waited for {1_000 * moved.pause:.0f} ms at most."
+    )
+
+
 def _check_paradigm(record: JobRecord) -> None:
     paradigm = record.spec.options.paradigm
     if paradigm != RESOURCE:
@@ -200,7 +221,7 @@ def _check_paradigm(record: JobRecord) -> None:
         )
 
 
-def _check(record: JobRecord) -> None:
+def check_moving(record: JobRecord) -> None:
     """Raise if no groups of a job move at present."""
     name = f"job {record.name!r}"
     if not record.live:
