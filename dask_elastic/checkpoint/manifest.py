@@ -32,6 +32,9 @@ class OperatorState:
         the Unix epoch; empty in manifests of earlier versions.
     routed_by : tuple of str
         The key columns that decide in which shard a key is; empty for all of them.
+    owned : tuple of tuple of int
+        Per executor, the key groups that it owned; empty where key groups do not move. Where they do, the shards of
+        each executor are all groups of the operator.
     """
 
     name: str
@@ -42,6 +45,7 @@ class OperatorState:
     reading: Pickled | None = None
     event_times: tuple[int | None, ...] = ()
     routed_by: tuple[str, ...] = ()
+    owned: tuple[tuple[int, ...], ...] = ()
 
     @property
     def groups(self) -> int:

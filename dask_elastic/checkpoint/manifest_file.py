@@ -15,6 +15,7 @@ from dask_elastic.checkpoint.envelope import enveloped, opened
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.pickled import Pickled
+from dask_elastic.checkpoint.shard_set import from_text, to_text
 from dask_elastic.vocab.errors import CheckpointCorrupt
 
 FORMAT = 1
@@ -113,6 +114,7 @@ def _manifest(manifest: Manifest) -> dict[str, Any]:
                 "chains": [_chain(chain) for chain in state.chains],
                 "event_times": list(state.event_times),
                 "routed_by": list(state.routed_by),
+                "owned": [to_text(groups) for groups in state.owned],
             }
             for state in manifest.states
         ],
@@ -140,6 +142,7 @@ def _loaded(described: dict[str, Any]) -> Manifest:
                 # Manifests of earlier versions lack these.
                 tuple(state.get("event_times", ())),
                 tuple(state.get("routed_by", ())),
+                tuple(tuple(sorted(from_text(groups))) for groups in state.get("owned", ())),
             )
             for state in described["states"]
         ),

@@ -156,7 +156,7 @@ class ControlLoop:
         self._bound.observe(snapshot)
         self._pause()
         self._update_states(snapshot)
-        elastic = [job for job in snapshot.jobs if job.paradigm != "static"]
+        elastic = [job for job in snapshot.jobs if job.paradigm == "executor-centric"]
         real, dry = ([job for job in elastic if job.dry_run is is_dry] for is_dry in (False, True))
         job_plans, admission = self._decide(snapshot, real, dry_run=False)
         if dry:
@@ -164,7 +164,9 @@ class ControlLoop:
             job_plans += self._decide(after, [job for job in after.jobs if job in dry], dry_run=True)[0]
         outlook = {job_plan.job.name: self._outlook(job_plan) for job_plan in job_plans}
         outlook |= {
-            job.name: self._static_outlook(job, snapshot.now) for job in snapshot.jobs if job.paradigm == "static"
+            job.name: self._static_outlook(job, snapshot.now)
+            for job in snapshot.jobs
+            if job.paradigm != "executor-centric"
         }
         return job_plans, admission, outlook
 

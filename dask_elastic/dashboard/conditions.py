@@ -172,6 +172,9 @@ def _modes(job: JobHistory) -> list[Condition]:
         found.append(Condition(HINT, "dry run", "Dry run: decisions are logged, not carried out."))
     if latest.paradigm == "static":
         found.append(Condition(HINT, "static", "Paradigm static: cores and shards never move."))
+    if latest.paradigm == "resource-centric":
+        text = "Paradigm resource-centric: key groups move between executors of one core each."
+        found.append(Condition(HINT, "resource-centric", text))
     if latest.latency_target is None:
         text = 'No latency target: submit the job with latency_target="50ms" to set one.'
         found.append(Condition(HINT, "no target", text))

@@ -103,9 +103,11 @@ class ElasticExecutor(ExecutorParts):
             return self._accept(block, origin, batch, nbytes, now, self.store.event_time)
 
     def _accept(
-        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None
-    ) -> list[do.Instruction]:
+        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None,
+        is_part: bool = False,
+    ) -> list[do.Instruction]:  # fmt: skip
         receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
+        receipt.is_part = is_part
         self.store.note_input(batch.rows.schema, origin.component)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()
@@ -263,8 +265,8 @@ class ElasticExecutor(ExecutorParts):
             if piece.receipt.rows:
                 continue
             Watermarks.settled(piece.receipt.span)
-            if piece.receipt.nbytes:
-                released.append(do.Release(piece.receipt.origin, piece.receipt.nbytes, work.wanted_more))
+            if credit := piece.receipt.nbytes:
+                released.append(do.Release(piece.receipt.origin, credit, work.wanted_more, piece.receipt.is_part))
         return released
 
     # remote tasks

@@ -31,11 +31,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Release credit to an upstream instance; `wanted_more` if the task would have taken more rows, had they waited."""
+    """Release credit to an upstream instance; `wanted_more` if the task would have taken more rows, had they waited.
+
+    `is_part` if other rows of the batch are not settled, of which one release will be the last.
+    """
 
     origin: ExecutorId
     nbytes: int
     wanted_more: bool = False
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

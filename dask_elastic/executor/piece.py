@@ -47,9 +47,14 @@ class Receipt:
         As of `Batch`: whether rows are late depends on it, also in a replay.
     separate : bool
         As of `Batch`: a replay adds rows to the partials to which they were added before.
+    is_part : bool
+        Whether another receipt counts for the batch, of which this one has some rows.
     """
 
-    __slots__ = ("arrived", "nbytes", "origin", "reached", "row_bytes", "rows", "separate", "settled", "span", "stamp")
+    __slots__ = (
+        "arrived", "is_part", "nbytes", "origin", "reached", "row_bytes", "rows", "separate", "settled", "span",
+        "stamp",
+    )  # fmt: skip
 
     def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float):
         self.origin = origin
@@ -61,7 +66,7 @@ class Receipt:
         self.settled = False
         self.span: Span | None = None
         self.reached: int | None = None
-        self.separate = False
+        self.separate = self.is_part = False
 
     @classmethod
     def for_replay(cls, origin: ExecutorId, nbytes: int, batch: Batch, now: float) -> Receipt:

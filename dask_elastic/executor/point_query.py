@@ -25,6 +25,7 @@ def find_key(
     executor: int,
     key: Sequence[Any],
     now: float | None = None,
+    groups: tuple[int, ...] | None = None,
 ) -> pa.Table | None:
     """Return the state of one key.
 
@@ -42,6 +43,8 @@ def find_key(
         A value for each key column.
     now : float, optional
         The time at which state has expired, as for `read_state`.
+    groups : tuple of int, optional
+        The key groups that this executor owns, where groups move between executors: its shards.
 
     Returns
     -------
@@ -57,9 +60,10 @@ def find_key(
         return None
     query = _row(operator, store.key_schema, key)
     hashes = key_hashes(query, operator.keys, operator.routed_by, space.groups)
-    if space.executor_of_one(hashes.item(0)) != executor:
+    shards = space.shards_of_few(hashes)
+    if space.executor_of_one(hashes.item(0)) != executor if groups is None else shards[0] not in groups:
         return None
-    table = read_state(operator, store, shards=space.shards_of_few(hashes), now=now)
+    table = read_state(operator, store, shards=shards, now=now)
     if table is None or table.num_rows == 0:
         return None
     rows = table.select(list(operator.keys)).combine_chunks().to_batches()[0]

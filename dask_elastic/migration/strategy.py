@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.windowing import EventWindow
 from dask_elastic.vocab.errors import SubmitError
@@ -37,8 +38,8 @@ MERGING_AT_TIMES = (*MERGING, AUTO)
 DIVIDING = (SMOOTH, AUTO)
 """Strategies by which two tasks may have windows of a shard."""
 
-LATER = ("progressive", "synchronised")
-"""Names of strategies that a later version has."""
+BETWEEN_EXECUTORS = (PROGRESSIVE, SYNCHRONISED)
+"""How key groups move from one executor to another, see `dask_elastic.migration.group_move`."""
 
 
 def check_names(named: Iterable[str], computes: Collection[str], fused: Collection[str] = ()) -> None:
@@ -96,11 +97,14 @@ def check_strategy(strategy: str, computes: Iterable[Compute], fused: Iterable[C
     >>> check_strategy("progressive", [])
     Traceback (most recent call last):
         ...
-    dask_elastic.vocab.errors.SubmitError: migration='progressive' is not available yet: choose from 'labelled', ...
+    dask_elastic.vocab.errors.SubmitError: migration='progressive' moves key groups between executors, ...
     """
     names = ", ".join(map(repr, STRATEGIES))
-    if strategy in LATER:
-        raise SubmitError(f"migration={strategy!r} is not available yet: choose from {names}")
+    if strategy in BETWEEN_EXECUTORS:
+        raise SubmitError(
+            f"migration={strategy!r} moves key groups between executors, which have one core each then: pass "
+            f"paradigm='resource-centric', or choose from {names}"
+        )
     if strategy not in STRATEGIES:
         raise SubmitError(f"migration={strategy!r}: choose from {names}")
     if strategy not in MERGING:
@@ -116,6 +120,29 @@ def check_strategy(strategy: str, computes: Iterable[Compute], fused: Iterable[C
                 f"migration={strategy!r}, but {compute.name!r} {reason}, so partial state of its shards cannot be "
                 "merged: pass migration='labelled'."
             )
+
+
+def check_group_strategy(strategy: str) -> None:
+    """Check how the key groups of computes are to move between executors; called when a job is submitted.
+
+    Raises
+    ------
+    SubmitError
+        If there is no such strategy.
+
+    Examples
+    --------
+    >>> check_group_strategy("smooth")
+    Traceback (most recent call last):
+        ...
+    dask_elastic.vocab.errors.SubmitError: migration='smooth' moves shards between the cores of one executor: ...
+    """
+    if strategy not in BETWEEN_EXECUTORS:
+        names = " or ".join(map(repr, BETWEEN_EXECUTORS))
+        raise SubmitError(
+            f"migration={strategy!r} moves shards between the cores of one executor: with "
+            f"paradigm='resource-centric' pass {names}"
+        )
 
 
 def unmerged(compute: Compute) -> str | None:

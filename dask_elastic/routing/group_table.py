@@ -70,6 +70,29 @@ class GroupTable:
         return cls(0, (np.arange(groups) * len(nodes) // groups).astype(np.uint16), nodes)
 
     @classmethod
+    def of_owners(cls, owners: Iterable[int], homes: Iterable[int]) -> GroupTable:
+        """Return the first table of a job whose groups have given executors.
+
+        Parameters
+        ----------
+        owners : iterable of int
+            The executor of each group.
+        homes : iterable of int
+            The home of each executor.
+
+        Returns
+        -------
+        GroupTable
+            The table of version 0.
+
+        Examples
+        --------
+        >>> GroupTable.of_owners([1, 0, 1], homes=[0, 2]).owned_by(1)
+        (0, 2)
+        """
+        return cls(0, np.array([*owners], dtype=np.uint16), tuple(homes))
+
+    @classmethod
     def of_parts(cls, groups: int, homes: Iterable[int], parts: Mapping[int, Iterable[int]]) -> GroupTable:
         """Return the first table of a job that begins from a checkpoint.
 

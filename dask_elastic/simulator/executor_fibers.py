@@ -274,7 +274,7 @@ class ExecutorFibers:
         """Deliver outputs as long as there is credit; returns the others."""
         return (yield from self.world.deliver_now(self.identity, deliveries))
 
-    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False, is_part: bool = False) -> None:
         """Return credit to an upstream instance; simulated windows do not adapt."""
         self.world.release(origin, self.identity, nbytes)
 

@@ -102,7 +102,7 @@ class Host:
         """Return what the calling thread does."""
         return self.calling
 
-    def release(self, origin, nbytes, wanted_more=False):
+    def release(self, origin, nbytes, wanted_more=False, is_part=False):
         """Keep the credit."""
         self.released.append((origin, nbytes))
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.migration.strategy import LATER, check_names, check_strategy
+from dask_elastic.migration.strategy import BETWEEN_EXECUTORS, check_group_strategy, check_names, check_strategy
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.vocab.errors import SubmitError
 
@@ -57,10 +57,13 @@ def test_instant_moves_of_windows_are_allowed_unless_fused():
         check_strategy("instant", computes, computed("1s"))
 
 
-@pytest.mark.parametrize("strategy", LATER)
-def test_strategies_of_later_versions_are_refused_by_name(strategy):
-    with pytest.raises(SubmitError, match=f"'{strategy}' is not available yet: choose from 'labelled', 'instant'"):
+@pytest.mark.parametrize("strategy", BETWEEN_EXECUTORS)
+def test_strategies_of_key_groups_are_refused_for_shards_and_the_other_way_round(strategy):
+    check_group_strategy(strategy)
+    with pytest.raises(SubmitError, match=f"'{strategy}' moves key groups.*resource-centric.*'labelled', 'instant'"):
         check_strategy(strategy, [])
+    with pytest.raises(SubmitError, match=f"'labelled' moves shards.*pass .*'{strategy}'"):
+        check_group_strategy("labelled")
 
 
 def test_smooth_moves_are_refused_as_instant_ones_and_chosen_moves_never():

@@ -13,7 +13,7 @@ from dask_elastic._version import __version__
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.meters import LatencyHistogram
 from dask_elastic.runtime.config.job_options import job_options
-from dask_elastic.runtime.protocol import home_calls, part_calls
+from dask_elastic.runtime.protocol import group_calls, home_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, answer_codec, read_call
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
@@ -25,7 +25,7 @@ from dask_elastic.vocab.identity import ExecutorId
 
 CALLS = {
     kind.operation: kind
-    for kind in (*vars(part_calls).values(), *vars(home_calls).values())
+    for kind in (*vars(part_calls).values(), *vars(home_calls).values(), *vars(group_calls).values())
     if isinstance(kind, type) and issubclass(kind, Call) and kind is not Call
 }
 

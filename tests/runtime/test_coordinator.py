@@ -10,7 +10,7 @@ import pytest
 from dask_elastic._version import __version__
 from dask_elastic.planning import registry
 from dask_elastic.routing.home_table import HomeTable
-from dask_elastic.runtime.protocol import home_calls, job_calls, part_calls
+from dask_elastic.runtime.protocol import group_calls, home_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
@@ -144,6 +144,22 @@ STALE_CALLS = [
     home_calls.CopyHome(*STALE, operator="op", executor=0, table=HomeTable(1, (0,))),
     home_calls.CopyState(*STALE, operator="op", executor=0, number=1, position=0, portion=()),
     home_calls.MoveHome(*STALE, operator="op", executor=0, table=HomeTable(1, (0,)), cores=1),
+    group_calls.HoldGroups(*STALE, operator="op", version=1, executors={}, drains=False),
+    group_calls.SwitchGroups(*STALE, operator="op", version=1, executors={}, pauses=False),
+    group_calls.GiveGroups(*STALE, operator="op", version=1),
+    group_calls.ResumeGroups(*STALE, operator="op", version=1),
+    group_calls.ForgetGroups(*STALE, operator="op", version=1),
+    group_calls.InstallGroups(
+        *STALE,
+        operator="op",
+        version=1,
+        executor=0,
+        groups=(),
+        state=(),
+        input_schema=None,
+        event_time=None,
+        taken=0.0,
+    ),
     home_calls.InstallHome(
         *STALE,
         operator="op",

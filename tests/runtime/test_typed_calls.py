@@ -28,6 +28,7 @@ from dask_elastic.runtime.protocol.calls import (
 )
 from dask_elastic.runtime.protocol.checkpoint_calls import CheckpointCall
 from dask_elastic.runtime.protocol.codec import fields
+from dask_elastic.runtime.protocol.group_calls import GroupCall
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.scheduler import coordinator
 from dask_elastic.runtime.worker import handlers, staging_server
@@ -47,7 +48,9 @@ def declared_calls():
         importlib.import_module(f"{protocol.__name__}.{m.name}") for m in pkgutil.iter_modules(protocol.__path__)
     )
     classes = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    return {kind for kind in classes if issubclass(kind, Call) and kind not in (Call, PartCall, CheckpointCall)}
+    return {
+        kind for kind in classes if issubclass(kind, Call) and kind not in (Call, PartCall, CheckpointCall, GroupCall)
+    }
 
 
 # calls are frozen dataclasses

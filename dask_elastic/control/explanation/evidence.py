@@ -27,8 +27,6 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 LAST = 3
 """Number of decisions that are shown for an executor."""
 
-_STATIC = "paradigm 'static': the control loop does not change its cores"
-
 
 @dataclass(frozen=True)
 class Pauses:
@@ -131,7 +129,7 @@ class Evidence:
             target=job.latency_target,
             measured=job.latency,
             predicted=None if preview is None else preview.unchanged,
-            reason=_STATIC if preview is None else _reason(preview),
+            reason=self._fixed if preview is None else _reason(preview),
             executors=tuple(
                 self._executor(index, executor, doubled)
                 for index, executor in enumerate(job.executors)
@@ -140,6 +138,10 @@ class Evidence:
             doubled=doubled,
             operator=operator,
         )
+
+    @property
+    def _fixed(self) -> str:
+        return f"paradigm {self._job.paradigm!r}: the control loop does not change its cores"
 
     def planned(self, pauses: Pauses | None = None) -> PlannedDecision:
         """Return what the loop would decide now.
@@ -156,7 +158,7 @@ class Evidence:
         """
         job, preview = self._job, self._preview
         if preview is None:
-            return PlannedDecision(self.job, job.latency_target, job.latency, None, None, (), _STATIC, True, 0)
+            return PlannedDecision(self.job, job.latency_target, job.latency, None, None, (), self._fixed, True, 0)
         return PlannedDecision(
             job=self.job,
             target=job.latency_target,
@@ -216,7 +218,7 @@ class Evidence:
             wanted=wanted.get(executor.executor),
             doubled=None if doubled is None else doubled.cores[executor.executor],
             state_bytes=executor.state_bytes,
-            why_so_many=(_STATIC,) if preview is None else count_reasons(preview, index, self.settings),
+            why_so_many=(self._fixed,) if preview is None else count_reasons(preview, index, self.settings),
             why_there=place_reasons(executor, self._job, self.current, bound, self.settings),
             decisions=tuple(self._decisions(executor.executor)),
             inputs=input_texts(executor, self._job, self.current),

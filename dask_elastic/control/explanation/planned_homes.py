@@ -156,7 +156,7 @@ def planned_homes(
     PlannedHomes or None
         None if the job has no planner of homes.
     """
-    if job.placement == SPREAD or job.paradigm == "static":
+    if job.placement == SPREAD or job.paradigm != "executor-centric":
         return None
     # Planners of placements import SciPy, which takes long.
     from dask_elastic.control.placement.loop import PlacementLoop

@@ -78,7 +78,7 @@ class PlacementLoop:
         The settings; the defaults if not given.
     placement : str, optional
         The placement for all jobs; if not given, the one that each job names. Jobs with ``"spread"`` are left as they
-        are, and so are jobs of the static paradigm.
+        are, and so are jobs of other paradigms than the executor-centric one.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class PlacementLoop:
         """Note which homes have moved, or have their cores elsewhere, however that came about."""
         for job in snapshot.jobs:
             name = self.placement or job.placement
-            if name == SPREAD or job.paradigm == "static":
+            if name == SPREAD or job.paradigm != "executor-centric":
                 continue
             memory = self._jobs.get(job_key(job))
             if memory is None or memory.placement != name:

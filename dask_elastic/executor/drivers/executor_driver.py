@@ -263,8 +263,8 @@ class ExecutorDriver:
                     steps = self._run_inline(task)
                     if not (yield partial(self.host.defer, steps)):
                         yield from steps
-                case do.Release(origin, nbytes, wanted_more):
-                    yield partial(self.host.release, origin, nbytes, wanted_more)
+                case do.Release(origin, nbytes, wanted_more, is_part):
+                    yield partial(self.host.release, origin, nbytes, wanted_more, is_part)
                 case do.StartTask(task, node, shards):
                     yield from self._start_task(task, node, shards)
                 case do.InstallState() | do.OpenShard() as install:

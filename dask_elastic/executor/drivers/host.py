@@ -114,7 +114,7 @@ class ExecutorHost(TaskHost, Protocol):
         """Deliver outputs in order as long as there is credit; returns the others as a list."""
         ...
 
-    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False, is_part: bool = False) -> None:
         """Return credit to an upstream instance; see `instructions.Release`."""
         ...
 

@@ -17,6 +17,7 @@ from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import Work
+from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused, PlanningError, ProtocolError
@@ -84,14 +85,22 @@ class GroupExecutor(ElasticExecutor):
         made.resume(self.records.standing())
         return made
 
+    def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
+        """Return the task of each group, `NO_OWNER` for those that it does not own, and the node of the task."""
+        owner, nodes = super().assignment()
+        with self.lock:
+            own = np.isin(np.arange(len(owner)), [*self.owned])
+        return np.where(own, owner.astype(np.int64), NO_OWNER), nodes
+
     # data path
 
     def _accept(
-        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None
-    ) -> list[do.Instruction]:
+        self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None,
+        is_part: bool = False,
+    ) -> list[do.Instruction]:  # fmt: skip
         exchange = self.exchange
         if exchange is None or not exchange.loses.keys() | exchange.missing.keys():
-            return super()._accept(block, origin, batch, nbytes, now, event_time)
+            return super()._accept(block, origin, batch, nbytes, now, event_time, is_part)
         instructions: list[do.Instruction] = []
         rows = batch.rows.num_rows
         for group, part in self._parts(exchange, batch):
@@ -99,7 +108,8 @@ class GroupExecutor(ElasticExecutor):
             # Credit is shared by rows: that of rows which wait for their group returns when these are processed.
             share = nbytes * part.rows.num_rows // rows
             rows, nbytes = rows - part.rows.num_rows, nbytes - share
-            instructions += super()._accept(self.routes.split(part), origin, part, share, now, at)
+            # The last rows count as the batch.
+            instructions += super()._accept(self.routes.split(part), origin, part, share, now, at, is_part=rows > 0)
         return instructions
 
     def _parts(self, exchange: Exchange, batch: Batch) -> Iterator[tuple[int | None, Batch]]:

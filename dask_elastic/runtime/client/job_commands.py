@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator as operators
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Literal
 
-from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol import group_calls, job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 
 
@@ -107,3 +108,72 @@ class JobCommands(ABC):
         True {'letter': 'b', 'seen': 2}
         """
         self._ask(job_calls.MoveExecutor(self.name, operator, operators.index(index), worker))
+
+    def move_groups(
+        self,
+        operator: str,
+        groups: Iterable[int],
+        executor: int,
+        migration: Literal["progressive", "synchronised"] | None = None,
+    ) -> group_calls.MovedGroups:
+        """Move key groups with their state to another executor while the job runs; return when they are there.
+
+        No row is lost or processed twice, and rows keep their order. A checkpoint in progress is given up, and taken
+        after the move.
+
+        Parameters
+        ----------
+        operator : str
+            Name of a stateful operator.
+        groups : iterable of int
+            The key groups, from 0 to ``shards`` - 1; `assignment` lists those of each executor as its shards.
+        executor : int
+            Number of their next executor.
+        migration : {"progressive", "synchronised"}, optional
+            How they move; as the job was submitted by default.
+
+        Returns
+        -------
+        MovedGroups
+            The number of groups, bytes of their state, seconds for which rows of a group waited at most, and seconds
+            that the whole move took.
+
+        Raises
+        ------
+        MoveRefused
+            If there is no such group, executor or strategy, a group is there already, other groups of the job are
+            moving, or an executor has got its last row; also if the job has another paradigm than
+            ``"resource-centric"``, or is not running. Nothing is changed.
+        UnknownOperator
+            If the job has no such stateful operator.
+        JobEnded
+            If the job has ended, also meanwhile.
+        PlanningError
+            If the job is restarted meanwhile.
+
+        Notes
+        -----
+        State migration, section 3.2. If a worker is lost while groups move, a job with checkpoints restarts from the
+        newest one, and any other job fails. A checkpoint has which executor owns which groups; a job that continues
+        from it begins so.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Push(pa.schema({"letter": pa.string()})))
+        >>> counts = {"seen": de.aggregate.Count()}
+        >>> counted = letters.key_by("letter").compute(counts, name="per_letter", executors=2, shards=4)
+        >>> with Client(n_workers=2, processes=False, dashboard_address=None) as client:
+        ...     job = de.submit(topology, client, paradigm="resource-centric")
+        ...     job.send(pa.table({"letter": list("abba")}))
+        ...     moved = job.move_groups("per_letter", [0, 1], executor=1)
+        ...     owned = job.assignment()["shards"].tolist()
+        ...     job.drain()
+        ...     print(moved.groups, owned, job.state("per_letter").get("b"))
+        2 [[], [0, 1, 2, 3]] {'letter': 'b', 'seen': 2}
+        """
+        wanted = tuple(operators.index(group) for group in groups)
+        return self._ask(group_calls.MoveGroups(self.name, operator, wanted, operators.index(executor), migration))

@@ -21,7 +21,7 @@ from dask_elastic.runtime.client.submission.described_job import check_sources, 
 from dask_elastic.runtime.client.submission.job_start import start
 from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import ComponentSummary
+from dask_elastic.runtime.protocol.job_spec import RESOURCE, ComponentSummary
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology
@@ -129,6 +129,7 @@ def resume(
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
     if topology is not None:
         _check_placing(components, summaries, manifest)
+    _check_groups(summaries, manifest, merged.paradigm)
     _check_sources(summaries, manifest)
     _check_spools(summaries, saved.summaries, manifest)
     _check_dropped(summaries, manifest, drop)
@@ -239,6 +240,25 @@ def _shards(operator: str, executors: int, state: OperatorState) -> int:
             f"which are divided evenly. Choose executors= from {', '.join(map(str, fitting))}."
         )
     return state.groups // executors
+
+
+def _check_groups(summaries: tuple[ComponentSummary, ...], manifest: Manifest, paradigm: str) -> None:
+    """Refuse state that other executors would own than have written it: it is restored as it was."""
+    by_name = {state.name: state for state in manifest.states}
+    for summary in summaries:
+        for state in (by_name[one.name] for one in summary.computes if one.name in by_name):
+            if bool(state.owned) != (paradigm == RESOURCE):
+                kept = "as key groups that move" if state.owned else "in shards of fixed executors"
+                raise SubmitError(
+                    f"paradigm={paradigm!r}: checkpoint {manifest.number} has the state of {state.name!r} {kept}. "
+                    "Continue with the paradigm that it was taken with."
+                )
+            if state.owned and (summary.instances, summary.shards) != (state.executors, state.shards):
+                raise SubmitError(
+                    f"operator {summary.name!r} cannot continue with {summary.instances} executors: with "
+                    f"paradigm={RESOURCE!r} the {state.shards} key groups of checkpoint {manifest.number} belong to "
+                    f"{state.executors} executors. Choose executors={state.executors}, and move groups."
+                )
 
 
 def _check_sources(summaries: tuple[ComponentSummary, ...], manifest: Manifest) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import dask.config
 
 from dask_elastic.control.placement.choices import PLACEMENTS
-from dask_elastic.migration.strategy import LATER, STRATEGIES
+from dask_elastic.migration.group_move import PROGRESSIVE
+from dask_elastic.migration.strategy import BETWEEN_EXECUTORS, STRATEGIES
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import (
     Amount,
@@ -22,7 +23,7 @@ from dask_elastic.runtime.config.parsing import (
     Size,
     nearest,
 )
-from dask_elastic.runtime.protocol.job_spec import PARADIGMS, JobOptions
+from dask_elastic.runtime.protocol.job_spec import PARADIGMS, RESOURCE, JobOptions
 from dask_elastic.topology.state_kind import STORES
 from dask_elastic.vocab.errors import SubmitError
 
@@ -42,7 +43,7 @@ OPTIONS = (
     Option("idle_timeout", Duration(), optional=True),
     Option("state_store", Choice(STORES)),
     Option("state_memory", Amount()),
-    Option("migration", ChoiceByName((*STRATEGIES, *LATER))),
+    Option("migration", ChoiceByName((*STRATEGIES, *BETWEEN_EXECUTORS))),
     Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),
@@ -90,6 +91,10 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     values = {option.name: _value(option, given) for option in OPTIONS}
     if isinstance(values["migration"], dict):
         values["migration_of"] = values.pop("migration")
+    if values["paradigm"] == RESOURCE and ("migration" not in values or not given.get("migration")):
+        # What is configured is about shards, unless it names one of these.
+        configured = values.get("migration")
+        values["migration"] = configured if configured in BETWEEN_EXECUTORS else PROGRESSIVE
     return JobOptions(**values)
 
 

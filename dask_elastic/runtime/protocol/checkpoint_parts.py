@@ -41,8 +41,11 @@ class ExecutorPart:
         Seconds for which its inputs had to wait, from the first barrier to the cut.
     event_time : int or None
         The event time of its last state record: what the state has closed.
+    groups : tuple of int or None
+        The key groups that it owned; None where groups do not move.
     """
 
     chain: Chain
     held: float
     event_time: int | None = None
+    groups: tuple[int, ...] | None = None

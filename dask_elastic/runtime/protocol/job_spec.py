@@ -9,7 +9,8 @@ from dask_elastic.vocab.identity import ExecutorId
 
 STATIC = "static"
 ELASTIC = "executor-centric"
-PARADIGMS = (ELASTIC, STATIC)
+RESOURCE = "resource-centric"
+PARADIGMS = (ELASTIC, STATIC, RESOURCE)
 """How a job may be elastic."""
 
 VACANT = ""
@@ -289,6 +290,8 @@ class JobSpec:
         The job's checkpoints; None for a job without.
     separate : tuple of str
         Computes whose rows are added to instances of windows from the start, though they might share slices.
+    groups : dict of str to tuple of int
+        The executor of each key group at the start, by stateful component; empty unless key groups move.
     """
 
     job: str
@@ -304,6 +307,7 @@ class JobSpec:
     run: str = ""
     checkpoint: CheckpointPlan | None = None
     separate: tuple[str, ...] = ()
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def generation_id(self) -> JobGeneration:

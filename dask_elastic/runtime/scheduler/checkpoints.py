@@ -346,6 +346,7 @@ def _operator_state(compute: ComputeSummary, shards: int, parts: list[ExecutorPa
         None if compute.reading is None else pickle.loads(compute.reading),
         tuple(part.event_time for part in parts),
         compute.routed_by,
+        tuple(part.groups for part in parts if part.groups is not None),
     )
 
 

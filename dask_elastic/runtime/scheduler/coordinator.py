@@ -21,6 +21,8 @@ from dask_elastic.runtime.scheduler.cluster.cluster_needs import ClusterNeeds
 from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
+from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
+from dask_elastic.runtime.scheduler.groups.planning_driver import GroupPlanningDriver
 from dask_elastic.runtime.scheduler.heartbeats import Heartbeats
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves
 from dask_elastic.runtime.scheduler.homes.placement_driver import PlacementDriver
@@ -99,7 +101,11 @@ class Coordinator:
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)
-        self.leaving = PlannedRestarts(self.cores, self.checkpoints, self.health.restart_elsewhere, self._job_left)
+        self.leaving = PlannedRestarts(self.cores, self.checkpoints, self.health.restart_elsewhere, self._parts_moved)
+        self.groups = GroupMoves(
+            self.jobs, self.calls, self.checkpoints, self.health.group_move_failed, self._parts_moved
+        )
+        self.group_planning = GroupPlanningDriver(self.groups, self.controller)
         self.retirement = Retirement(self.membership, self.homes, self.leaving, control.retire_timeout)
         self.placement = PlacementDriver(self.homes, self.retirement, self.controller)
         self.heartbeats = Heartbeats(self.jobs, self.calls, worker, self.health.hung)
@@ -135,7 +141,7 @@ class Coordinator:
         ]
         parts = (
             self.health, self.retirement, self.controller, self.queries, self.pushed, self.epochs, self.queues,
-            self.checkpoints, self.savepoints, self.homes, self.sharing, self.cluster,
+            self.checkpoints, self.savepoints, self.homes, self.groups, self.sharing, self.cluster,
         )  # fmt: skip
         return handlers_of(*own, *(handled for part in parts for handled in part.handlers()))
 
@@ -183,6 +189,7 @@ class Coordinator:
         """Watch a job that has started, or was restarted, and take its checkpoints."""
         self.controller.wake()
         self.placement.wake()
+        self.group_planning.wake()
         self.heartbeats.wake()
         if record.checkpoints is not None:
             self.health.spawn(self._take_checkpoints(record))
@@ -191,7 +198,7 @@ class Coordinator:
         self.controller.note_homes(record, changes, reason)
         self.placement.note_moves(changes)
 
-    def _job_left(self, record: JobRecord, reason: str) -> None:
+    def _parts_moved(self, record: JobRecord, reason: str) -> None:
         self.controller.note_homes(record, (), reason)
 
     async def _take_checkpoints(self, record: JobRecord) -> None:
@@ -307,6 +314,7 @@ class Coordinator:
         """Forget every job; no call to a worker is in flight afterwards."""
         self.controller.stop()
         self.placement.stop()
+        self.group_planning.stop()
         self.heartbeats.stop()
         self.leaving.cancel()
         self.health.cancel()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
-from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
@@ -207,7 +206,8 @@ def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[
 def _check_elastic(record: JobRecord) -> None:
     if not record.elastic:
         raise PlanningError(
-            f"job {record.name!r} has the paradigm {STATIC!r}: neither its cores nor its shards move. "
+            f"job {record.name!r} has the paradigm {record.spec.options.paradigm!r}: neither its cores nor its shards "
+            "move between cores. "
             'Submit it with paradigm="executor-centric".'
         )
 

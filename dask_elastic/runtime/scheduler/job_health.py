@@ -250,8 +250,15 @@ class JobHealth:
 
     def move_failed(self, record: JobRecord, executor: ExecutorId, error: Exception) -> None:
         """Handle the failure of a move of a home, at an unknown point of it: the executor may be at neither home."""
+        self._fail_move(record, f"the home of {executor}", error)
+
+    def group_move_failed(self, record: JobRecord, operator: str, error: Exception) -> None:
+        """Handle the failure of a move of key groups, at an unknown point of it: some may be at no executor."""
+        self._fail_move(record, f"key groups of {operator!r}", error)
+
+    def _fail_move(self, record: JobRecord, what: str, error: Exception) -> None:
         text = error_text(error.data) if isinstance(error, Relayed) else str(error)
-        loss = NodeLost(f"the home of {executor} of job {record.name!r} could not be moved: {text}")
+        loss = NodeLost(f"{what} of job {record.name!r} could not be moved: {text}")
         if self.restarts.can(record):
             self.spawn(self._restart(record, loss))
         else:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from contextlib import AbstractAsyncContextManager
+
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import A, HandledCall
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.core_changes import homes
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.errors import NodeLost, UnknownOperator
+from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -57,16 +61,19 @@ class JobQueries:
     async def assignment(self, call: job_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
         """Return shards and tasks of every executor."""
         record = self.jobs.record(call.job)
-        return await self._joined(record, part_calls.Assignment(*record.generation_id))
+        async with _still(record):
+            return await self._joined(record, part_calls.Assignment(*record.generation_id))
 
     async def state(self, call: job_calls.State) -> tuple[Payload, ...]:
         """Return the state of a stateful operator, or the row of one key."""
         record = self.jobs.record(call.job)
         component = record.spec.component_of(call.operator)
-        calls = (
-            self._state_of(record, ExecutorId(component, index), call) for index, _ in homes(record, component, None)
-        )
-        found = tuple(part for parts in await all_of(calls) for part in parts)
+        async with _still(record):
+            calls = (
+                self._state_of(record, ExecutorId(component, index), call)
+                for index, _ in homes(record, component, None)
+            )
+            found = tuple(part for parts in await all_of(calls) for part in parts)
         empty = record.spec.summary(component).empty_state_of(call.operator)
         # Before its first batch an executor does not know its columns.
         return (Payload(empty),) if not found and call.key is None and empty is not None else found
@@ -87,6 +94,11 @@ class JobQueries:
     async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
         """Return where the state of a stateful operator is, when no executor is on its way to another home."""
         record = self.jobs.record(call.job)
+        if record.spec.groups and record.live:
+            raise PlanningError(
+                f"job {call.job!r} has the paradigm {RESOURCE!r}: keys move between the executors, which a frame reads "
+                "at different times. Use to_arrow() or to_pandas() while the job runs, or to_dask() when it has ended."
+            )
         await record.homes.settled()
         component = record.spec.component_of(call.operator)
         addresses = tuple(address for _, address in homes(record, component, None))
@@ -112,3 +124,8 @@ class JobQueries:
 
     async def _joined(self, record: JobRecord, call: PartCall[tuple[A, ...]]) -> tuple[A, ...]:
         return tuple(one for part in await self.calls.all(record, call) for one in part)
+
+
+def _still(record: JobRecord) -> AbstractAsyncContextManager[None]:
+    """Return a context in which no key groups move: those on their way would be missing, or be read twice."""
+    return record.groups.still if record.spec.groups else contextlib.nullcontext()

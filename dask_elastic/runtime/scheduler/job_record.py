@@ -18,9 +18,10 @@ from dask_elastic.runtime.protocol.job_description import (
     JobDescription,
     SharingStatus,
 )
-from dask_elastic.runtime.protocol.job_spec import STATIC, JobGeneration, JobSpec
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, PartReport, StalledCall, report_seconds
+from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
 from dask_elastic.runtime.scheduler.homes.job_homes import JobHomes
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointStatus
@@ -88,6 +89,8 @@ class JobRecord:
     ----------
     homes : JobHomes
         Where its executors are now.
+    groups : JobGroups
+        Which executors own its key groups now.
     chosen_homes : dict
         The address of the home of each executor that was moved; the next generations begin with it.
     cores : dict
@@ -140,6 +143,7 @@ class JobRecord:
         self.ended_at: float | None = None
         self.reports: dict[int, ReceivedReport] = {}
         self.homes = JobHomes(spec)
+        self.groups = JobGroups(spec)
         self.chosen_homes: dict[ExecutorKey, str] = {}
         self.cores = _cores_of(spec)
         self.refused = 0
@@ -193,8 +197,8 @@ class JobRecord:
 
     @property
     def elastic(self) -> bool:
-        """Whether its cores may change."""
-        return self.spec.options.paradigm != STATIC
+        """Whether its cores and homes may change."""
+        return self.spec.options.paradigm == ELASTIC
 
     @property
     def complete(self) -> bool:
@@ -277,6 +281,7 @@ class JobRecord:
         self.oversubscribed = oversubscribed
         self.reports = {}
         self.homes = JobHomes(spec)
+        self.groups = JobGroups(spec)
         self.cores = _cores_of(spec)
         self.incarnations = {}
         self.expelling = set()

@@ -22,13 +22,15 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import CheckpointPlan, JobSpec
+from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
+from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
+from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
-from dask_elastic.runtime.scheduler.paradigm import demands
+from dask_elastic.runtime.scheduler.paradigm import demands, first_groups
 from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import ElasticError, NodeLost, NoWorkers, PlanningError, SubmitError, VersionMismatch
@@ -191,6 +193,7 @@ class JobStarts:
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
             run=call.run or uuid.uuid4().hex[:RUN_DIGITS],
+            groups=first_groups(call.options.paradigm, call.summaries, placement.homes),
         )  # fmt: skip
         pinned = [(operator, index) for operator in call.cores for index in range(len(placement.homes[operator]))]
         return JobRecord(spec, placement.oversubscribed, call.components, pinned)
@@ -222,6 +225,8 @@ class JobStarts:
         state.restarts = int(state.resumed)
         plan = CheckpointPlan(url, state.newest, state.restarts)
         record.spec = replace(record.spec, generation=generation, checkpoint=plan)
+        record.spec = await in_thread(with_saved_groups, record.spec)
+        record.groups = JobGroups(record.spec)
 
     async def _await_leases(self, record: JobRecord, url: str, generation: int) -> None:
         """Wait until no part of an earlier run of a job can emit, perhaps on another cluster whose scheduler is lost.
@@ -278,7 +283,11 @@ class JobStarts:
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
             run=record.spec.run, checkpoint=plan,
+            groups=first_groups(call.options.paradigm, call.summaries, placement.homes),
         )  # fmt: skip
+        spec = await in_thread(with_saved_groups, spec)
+        if record.ended_at is not None:
+            return
         record.begin_generation(spec, placement.oversubscribed)
         try:
             await self._start(record)
@@ -334,7 +343,8 @@ class JobStarts:
 
         Slots may be taken by other jobs meanwhile: the placement itself is made afterwards.
         """
-        if call.options.placement == SPREAD:
+        if call.options.placement == SPREAD or call.options.paradigm == RESOURCE:
+            # Where key groups move, the planner decides about these.
             return None
         spread = self._place(call, nodes, instances, restarted=restarted)
         free = self._free(nodes, restarted)

@@ -6,9 +6,11 @@ To add a paradigm, add a function here and a name to `dask_elastic.runtime.proto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dask_elastic.planning.initial import PlacementRequest
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary
+from dask_elastic.routing.group_table import GroupTable
+from dask_elastic.runtime.protocol.job_spec import RESOURCE, STATIC, ComponentSummary
 
 
 def demands(
@@ -40,10 +42,12 @@ def demands(
     2
     >>> demands("static", [counted], {}, [4, 4])[0]
     PlacementRequest(name='counted', instances=8, stateful=True, cores=1, homes=())
+    >>> demands("resource-centric", [counted], {}, [4, 4])[0].instances
+    2
     """
     parts = [summary for summary in summaries if summary.kind != "sink"]
     if instances is not None:
-        single = 1 if paradigm == STATIC else None
+        single = 1 if paradigm in (STATIC, RESOURCE) else None
         return [
             PlacementRequest(
                 s.name,
@@ -53,9 +57,43 @@ def demands(
             )
             for s in parts
         ]
-    if paradigm == STATIC:
-        return _single_cores(parts, sum(max(slots, 0) for slots in free_slots))
+    if paradigm in (STATIC, RESOURCE):
+        requests = _single_cores(parts, sum(max(slots, 0) for slots in free_slots))
+        return [*map(_with_groups, requests, parts)] if paradigm == RESOURCE else requests
     return [PlacementRequest(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
+
+
+def first_groups(
+    paradigm: str, summaries: Iterable[ComponentSummary], homes: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the executor of each key group of a job that begins without state; nothing if groups do not move.
+
+    Parameters
+    ----------
+    paradigm : str
+        One of `PARADIGMS`.
+    summaries : iterable of ComponentSummary
+        The components.
+    homes : mapping of str to sequence of int
+        The home of each executor.
+
+    Returns
+    -------
+    dict of str to tuple of int
+        By stateful component.
+    """
+    if paradigm != RESOURCE:
+        return {}
+    stateful = [summary for summary in summaries if summary.kind == "compute"]
+    return {s.name: tuple(GroupTable.initial(s.shards, homes[s.name]).owners.tolist()) for s in stateful}
+
+
+def _with_groups(request: PlacementRequest, summary: ComponentSummary) -> PlacementRequest:
+    """Return a request with as many executors as the user has set, and at most one for each key group."""
+    if not request.stateful:
+        return request
+    wanted = summary.instances or request.instances or 1
+    return replace(request, instances=min(wanted, summary.shards))
 
 
 def _single_cores(parts: Sequence[ComponentSummary], slots: int) -> list[PlacementRequest]:

@@ -65,17 +65,31 @@ class CreditGate:
             If the job ends in the meantime.
         """
         with self._lock:
-            if self.full and not self._aborted:
-                with self._waits.one():
-                    while self.full and not self._aborted:
-                        self._window.held_back()
-                        self._waiting += 1
-                        self._changed.wait()
-                        self._waiting -= 1
-            if self._aborted:
-                raise Aborted
+            self._wait()
             self.used += nbytes
             self.batches += 1
+
+    def wait(self) -> None:
+        """Return when there is credit, without taking any.
+
+        Raises
+        ------
+        Aborted
+            If the job ends in the meantime.
+        """
+        with self._lock:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self.full and not self._aborted:
+            with self._waits.one():
+                while self.full and not self._aborted:
+                    self._window.held_back()
+                    self._waiting += 1
+                    self._changed.wait()
+                    self._waiting -= 1
+        if self._aborted:
+            raise Aborted
 
     def try_acquire(self, nbytes: int) -> bool:
         """Take credit if there is some; returns whether there was.
@@ -95,8 +109,10 @@ class CreditGate:
             self.batches += 1
             return True
 
-    def release(self, nbytes: int, wanted_more: bool = False) -> bool:
+    def release(self, nbytes: int, wanted_more: bool = False, is_part: bool = False) -> bool:
         """Return the credit of one batch; `wanted_more` if its receiver would have processed more rows at once.
+
+        `is_part` if more credit of the batch follows.
 
         Returns
         -------
@@ -107,7 +123,7 @@ class CreditGate:
             if self._left:
                 return False
             self.used -= nbytes
-            self.batches -= 1
+            self.batches -= not is_part
             self._window.released(nbytes, time.monotonic(), wanted_more)
             if self._waiting:
                 self._changed.notify_all()

@@ -27,14 +27,16 @@ _INSTANCE: tuple[tuple[type, ...], ...] = ((str,), (int,))
 _GENERATION: tuple[tuple[type, ...], ...] = ((str,), (list,))
 _FIELDS = {
     "batch": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (list,)),
-    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (bool,)),
-    "end": (*_GENERATION, *_INSTANCE, *_INSTANCE),
-    "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,)),
+    "credit": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,), (bool,), (bool,)),
+    "end": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
+    "watermark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int, type(None)), (bool,), (int,)),
     "barrier": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
     "end_mark": (*_GENERATION, *_INSTANCE, *_INSTANCE, (int,)),
     "switch": (*_GENERATION, *_INSTANCE, (int,), (list,)),
     "fence": (*_GENERATION, *_INSTANCE, (int,), (int,)),
     "fence_passed": (*_GENERATION, *_INSTANCE, (int,)),
+    "group_fence": (*_GENERATION, *_INSTANCE, (int,)),
+    "group_fence_passed": (*_GENERATION, *_INSTANCE, (int,), (int,)),
     "message": (*_GENERATION, *_INSTANCE, (int,), (list,), (list,)),
 }
 
@@ -46,15 +48,17 @@ class Inbound(Protocol):
         """Take a batch for an instance."""
         ...
 
-    def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+    def take_credit(
+        self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool, is_part: bool
+    ) -> None:
         """Take returned credit of an upstream instance."""
         ...
 
-    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
+    def input_ended(self, target: ExecutorId, origin: ExecutorId, version: int) -> None:
         """Take the end of an upstream instance."""
         ...
 
-    def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
+    def receive_watermark(self, target: ExecutorId, watermark: Watermark, version: int) -> None:
         """Take a watermark of an upstream instance."""
         ...
 
@@ -83,6 +87,18 @@ class Homes(Protocol):
         ...
 
 
+class Groups(Protocol):
+    """Takes what other nodes send while key groups move; see `dask_elastic.migration.group_move`."""
+
+    def pass_fence(self, executor: ExecutorId, version: int) -> None:
+        """Confirm the fence of an executor that gives groups, behind its outputs."""
+        ...
+
+    def fence_passed(self, executor: ExecutorId, version: int, node: int) -> None:
+        """Note that a node has got all outputs of an executor here that gives groups."""
+        ...
+
+
 class Receiver(Protocol):
     """A job's part on this node, as messages of other nodes reach it."""
 
@@ -106,6 +122,11 @@ class Receiver(Protocol):
     @property
     def moves(self) -> Homes:
         """Takes messages about homes that move."""
+        ...
+
+    @property
+    def groups(self) -> Groups:
+        """Takes messages about key groups that move."""
         ...
 
     def receive_message(self, executor: ExecutorId, node: int, stamp: Stamp, message: ToRemote | ToHome) -> None:
@@ -237,14 +258,14 @@ class Dispatch:
             case ["batch", _, _, _, origin, index, nbytes, header_of_batch]:
                 batch, sender = decoder.batch(header_of_batch, take), ExecutorId(origin, index)
                 return lambda: receiver.exchange.accept(instance, sender, batch, nbytes)
-            case ["credit", _, _, _, origin, index, nbytes, wanted_more]:
-                return lambda: receiver.exchange.take_credit(ExecutorId(origin, index), instance, nbytes, wanted_more)
-            case ["end", _, _, _, origin, index]:
-                return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index))
-            case ["watermark", _, _, _, origin, index, at, idle]:
-                return lambda: receiver.exchange.receive_watermark(
-                    instance, Watermark(ExecutorId(origin, index), at, idle)
-                )
+            case ["credit", _, _, _, origin, index, nbytes, wanted_more, is_part]:
+                sender = ExecutorId(origin, index)
+                return lambda: receiver.exchange.take_credit(sender, instance, nbytes, wanted_more, is_part)
+            case ["end", _, _, _, origin, index, version]:
+                return lambda: receiver.exchange.input_ended(instance, ExecutorId(origin, index), version)
+            case ["watermark", _, _, _, origin, index, at, idle, version]:
+                watermark = Watermark(ExecutorId(origin, index), at, idle)
+                return lambda: receiver.exchange.receive_watermark(instance, watermark, version)
             case ["barrier", _, _, _, origin, index, checkpoint]:
                 return lambda: receiver.exchange.receive_barrier(
                     instance, Barrier(ExecutorId(origin, index), checkpoint)
@@ -257,6 +278,10 @@ class Dispatch:
                 return lambda: receiver.moves.fence(instance, source, target)
             case ["fence_passed", _, _, _, node]:
                 return lambda: receiver.moves.fence_passed(instance, node)
+            case ["group_fence", _, _, _, version]:
+                return lambda: receiver.groups.pass_fence(instance, version)
+            case ["group_fence_passed", _, _, _, version, node]:
+                return lambda: receiver.groups.fence_passed(instance, version, node)
         raise ProtocolError(f"a message of the unknown kind {header[0]!r}")
 
 

@@ -132,13 +132,16 @@ class Peer:
         header = self._encoder.batch(batch, buffers)
         self._append(["batch", generation_id, *target, *origin, nbytes, header], buffers)
 
-    def send_end(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId) -> None:
-        """Send the end of an upstream instance."""
-        self._append(["end", generation_id, *target, *origin], [])
+    def send_end(self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, version: int = 0) -> None:
+        """Send the end of an upstream instance, and the version of the first tier under which it is sent."""
+        self._append(["end", generation_id, *target, *origin, version], [])
 
-    def send_watermark(self, generation_id: JobGeneration, target: ExecutorId, watermark: Watermark) -> None:
-        """Send a watermark of an upstream instance."""
-        self._append(["watermark", generation_id, *target, *watermark.origin, watermark.time, watermark.idle], [])
+    def send_watermark(
+        self, generation_id: JobGeneration, target: ExecutorId, watermark: Watermark, version: int = 0
+    ) -> None:
+        """Send a watermark of an upstream instance, and the version of the first tier under which it is sent."""
+        content = [*watermark.origin, watermark.time, watermark.idle, version]
+        self._append(["watermark", generation_id, *target, *content], [])
 
     def send_barrier(self, generation_id: JobGeneration, target: ExecutorId, barrier: Barrier) -> None:
         """Send a barrier of an upstream instance."""
@@ -160,11 +163,27 @@ class Peer:
         """Confirm the fence of an executor, as a node that has got all of its outputs."""
         self._append(["fence_passed", generation_id, *executor, node], [])
 
+    def send_group_fence(self, generation_id: JobGeneration, executor: ExecutorId, version: int) -> None:
+        """Send the fence of an executor that gives key groups, behind its outputs."""
+        self._append(["group_fence", generation_id, *executor, version], [])
+
+    def send_group_fence_passed(
+        self, generation_id: JobGeneration, executor: ExecutorId, version: int, node: int
+    ) -> None:
+        """Confirm such a fence, as a node that has got all of the outputs before it."""
+        self._append(["group_fence_passed", generation_id, *executor, version, node], [])
+
     def send_credit(
-        self, generation_id: JobGeneration, target: ExecutorId, origin: ExecutorId, nbytes: int, wanted_more: bool
+        self,
+        generation_id: JobGeneration,
+        target: ExecutorId,
+        origin: ExecutorId,
+        nbytes: int,
+        wanted_more: bool,
+        is_part: bool = False,
     ) -> None:
         """Return credit to an upstream instance of an executor on this node."""
-        self._append(["credit", generation_id, *target, *origin, nbytes, wanted_more], [])
+        self._append(["credit", generation_id, *target, *origin, nbytes, wanted_more, is_part], [])
 
     def send_messages(
         self,

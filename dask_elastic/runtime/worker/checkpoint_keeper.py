@@ -187,6 +187,7 @@ class CheckpointKeeper:
         store: PrimaryState | FusedStore,
         held: float,
         event_time: int | None,
+        groups: tuple[int, ...] | None = None,
     ) -> None:
         """Copy what has changed in a compute's state in an executor, whose tasks are idle; the thread writes the copy.
 
@@ -204,6 +205,8 @@ class CheckpointKeeper:
             Seconds for which its inputs had to wait.
         event_time : int or None
             The event time of the executor's last state record.
+        groups : tuple of int, optional
+            The key groups that the executor owns, where groups move.
         """
         with self._lock:
             # An earlier checkpoint whose file is not written was given up.
@@ -228,7 +231,8 @@ class CheckpointKeeper:
                 now = self._chains[executor]
                 self._chains[executor] = replace(now, links=(*now.links, after.links[-1]))
         schema = store.input_schema
-        self._do(lambda: self._write(checkpoint, executor, state, schema, held, event_time), checkpoint, executor)
+        made = partial(ExecutorPart, held=held, event_time=event_time, groups=groups)
+        self._do(lambda: self._write(checkpoint, executor, state, schema, made), checkpoint, executor)
 
     def _write(
         self,
@@ -236,8 +240,7 @@ class CheckpointKeeper:
         executor: ExecutorId,
         state: Cut | None,
         schema: pa.Schema | None,
-        held: float,
-        event_time: int | None,
+        part_of: Callable[[Chain], ExecutorPart],
     ) -> None:
         self._threads.lease.wait()
         with self._lock:
@@ -260,7 +263,7 @@ class CheckpointKeeper:
                 self._chains[executor] = self._chains[executor].failed(checkpoint)
             self._fail(checkpoint, error)
             return
-        self._acknowledge(checkpoint, executor, ExecutorPart(part, held, event_time))
+        self._acknowledge(checkpoint, executor, part_of(part))
 
     def reached(self, checkpoint: int, source: ExecutorId, position: SourcePosition) -> None:
         """Take the position at which an instance of a source has sent the barrier."""

@@ -37,16 +37,16 @@ class Instance(Protocol):
         """Take a batch."""
         ...
 
-    def receive_watermark(self, watermark: Watermark) -> None:
-        """Take a watermark, behind the batches that its origin sent before."""
+    def receive_watermark(self, watermark: Watermark, version: int, /) -> None:
+        """Take a watermark, behind the batches that its origin sent before; `version` is that of the first tier."""
         ...
 
     def receive_barrier(self, barrier: Barrier) -> None:
         """Take a barrier, behind the batches that its origin sent before."""
         ...
 
-    def input_ended(self, origin: ExecutorId) -> None:
-        """Take the end of an upstream instance, behind its last batch."""
+    def input_ended(self, origin: ExecutorId, version: int, /) -> None:
+        """Take the end of an upstream instance, behind its last batch; `version` is that of the first tier."""
         ...
 
 
@@ -67,7 +67,7 @@ class SinkInstance(Instance, Protocol):
 
 
 class Exchange:
-    """Delivers between the instances of one job, from and to this node.
+    """Delivers between the instances of one job, from and to this node; see `GroupExchange` for key groups that move.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Exchange:
         self._is_tight = is_tight
         self.idle_watch = idle_watch
         self._lease = lease
-        self._withheld: deque[tuple[ExecutorId, ExecutorId, int]] = deque()
+        self._withheld: deque[tuple[ExecutorId, ExecutorId, int, bool, bool]] = deque()
         # By origin and target.
         self._gates: dict[ExecutorId, dict[ExecutorId, CreditGate]] = {}
         self._waits: dict[ExecutorId, CreditWaits] = {}
@@ -219,7 +219,9 @@ class Exchange:
         if arrival is None or arrival.admit(act):
             act(self._homes.get(target) or self._sink(target))
 
-    def release(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+    def release(
+        self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool = False, is_part: bool = False
+    ) -> None:
         """Return credit to an upstream instance; while memory is short, that of executors is held back.
 
         Parameters
@@ -227,33 +229,39 @@ class Exchange:
         origin, target : ExecutorId
             The sender and the receiver.
         nbytes : int
-            The credit of one batch.
+            The credit of one batch, or of some of its rows.
         wanted_more : bool
             Whether the receiver would have processed more rows at once, had they waited; see `FlowWindow`.
+        is_part : bool
+            Whether more credit of the batch follows.
         """
         if target in self._homes and self._is_tight():
-            self._withheld.append((origin, target, nbytes))
+            self._withheld.append((origin, target, nbytes, False, is_part))
             return
         node = self.tier.emitter(origin)
         if node == self.members.spec.node:
-            self.take_credit(origin, target, nbytes, wanted_more)
+            self.take_credit(origin, target, nbytes, wanted_more, is_part)
         else:
-            self._send_credit(node, origin, target, nbytes, wanted_more)
+            self._send_credit(node, origin, target, nbytes, wanted_more, is_part)
 
-    def take_credit(self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+    def take_credit(
+        self, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool, is_part: bool = False
+    ) -> None:
         """Take returned credit of an instance here; that of an executor that has left follows it to its next home."""
-        if self._gate(origin, target).release(nbytes, wanted_more):
+        if self._gate(origin, target).release(nbytes, wanted_more, is_part):
             return
         node = self.tier.node_of(origin)
         if node == self._spec.node:
             # It has come back meanwhile, with other gates.
-            self._gate(origin, target).release(nbytes, wanted_more)
+            self._gate(origin, target).release(nbytes, wanted_more, is_part)
         else:
-            self._send_credit(node, origin, target, nbytes, wanted_more)
+            self._send_credit(node, origin, target, nbytes, wanted_more, is_part)
 
-    def _send_credit(self, node: int, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool) -> None:
+    def _send_credit(
+        self, node: int, origin: ExecutorId, target: ExecutorId, nbytes: int, wanted_more: bool, is_part: bool
+    ) -> None:
         spec = self._spec
-        self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more)
+        self._peer(spec.nodes[node]).send_credit(spec.generation_id, target, origin, nbytes, wanted_more, is_part)
 
     def release_withheld(self) -> None:
         """Return the credit that was held back while memory was short."""
@@ -321,32 +329,32 @@ class Exchange:
         """Send a watermark to the next receivers, behind what its origin has delivered."""
         self._send_all(
             watermark.origin,
-            lambda instance: instance.receive_watermark(watermark),
-            lambda peer, target: peer.send_watermark(self._spec.generation_id, target, watermark),
+            lambda instance, version: instance.receive_watermark(watermark, version),
+            lambda peer, target, version: peer.send_watermark(self._spec.generation_id, target, watermark, version),
         )
 
     def emit_barrier(self, barrier: Barrier) -> None:
         """Send a barrier to the next receivers, behind what its origin has delivered."""
         self._send_all(
             barrier.origin,
-            lambda instance: instance.receive_barrier(barrier),
-            lambda peer, target: peer.send_barrier(self._spec.generation_id, target, barrier),
+            lambda instance, _: instance.receive_barrier(barrier),
+            lambda peer, target, _: peer.send_barrier(self._spec.generation_id, target, barrier),
         )
 
     def end(self, origin: ExecutorId) -> None:
         """Tell the next receivers that an instance has delivered its last batch."""
         self._send_all(
             origin,
-            lambda instance: instance.input_ended(origin),
-            lambda peer, target: peer.send_end(self._spec.generation_id, target, origin),
+            lambda instance, version: instance.input_ended(origin, version),
+            lambda peer, target, version: peer.send_end(self._spec.generation_id, target, origin, version),
             last=True,
         )
 
     def _send_all(
         self,
         origin: ExecutorId,
-        take: Callable[[Instance], None],
-        send: Callable[[Peer, ExecutorId], None],
+        take: Callable[[Instance, int], None],
+        send: Callable[[Peer, ExecutorId, int], None],
         last: bool = False,
     ) -> None:
         """Send a control record to the next receivers of an instance; to those here by `take`, to others by `send`.
@@ -360,11 +368,11 @@ class Exchange:
             sends = self.tier.sends(origin, name)
             if sends is None:
                 node = self.tier.sinks_of(origin)
-                self._send_one(node, ExecutorId(name, node), take, send)
+                self._send_one(node, ExecutorId(name, node), take, send, 0)
                 continue
             table = sends.begin()
             for index, node in enumerate(table.homes):
-                self._send_one(node, ExecutorId(name, index), take, send)
+                self._send_one(node, ExecutorId(name, index), take, send, table.version)
             if last:
                 sends.finish()
             for mark in sends.end(table):
@@ -374,14 +382,15 @@ class Exchange:
         self,
         node: int,
         target: ExecutorId,
-        take: Callable[[Instance], None],
-        send: Callable[[Peer, ExecutorId], None],
+        take: Callable[[Instance, int], None],
+        send: Callable[[Peer, ExecutorId, int], None],
+        version: int,
     ) -> None:
         spec = self._spec
         if node == spec.node:
-            self._take(target, take)
+            self._take(target, lambda instance: take(instance, version))
         else:
-            send(self._peer(spec.nodes[node]), target)
+            send(self._peer(spec.nodes[node]), target, version)
 
     def send_mark(self, origin: ExecutorId, component: str, due: MarkDue) -> None:
         """Send an end mark to the old home of an executor, behind the last send of an instance here."""
@@ -391,20 +400,20 @@ class Exchange:
         else:
             self._peer(spec.nodes[due.home]).send_end_mark(spec.generation_id, target, mark)
 
-    def receive_watermark(self, target: ExecutorId, watermark: Watermark) -> None:
+    def receive_watermark(self, target: ExecutorId, watermark: Watermark, version: int = 0) -> None:
         """Take a watermark for an instance on this node."""
         with TURNS.without_waiting():
-            self._take(target, lambda instance: instance.receive_watermark(watermark))
+            self._take(target, lambda instance: instance.receive_watermark(watermark, version))
 
     def receive_barrier(self, target: ExecutorId, barrier: Barrier) -> None:
         """Take a barrier for an instance on this node."""
         with TURNS.without_waiting():
             self._take(target, lambda instance: instance.receive_barrier(barrier))
 
-    def input_ended(self, target: ExecutorId, origin: ExecutorId) -> None:
+    def input_ended(self, target: ExecutorId, origin: ExecutorId, version: int = 0) -> None:
         """Take the end of an upstream instance for an instance on this node."""
         with TURNS.without_waiting():
-            self._take(target, lambda instance: instance.input_ended(origin))
+            self._take(target, lambda instance: instance.input_ended(origin, version))
 
     def receive_end_mark(self, target: ExecutorId, mark: events.EndMark) -> None:
         """Take the end mark of an upstream instance for an executor whose home this node ceases to be."""

@@ -105,7 +105,10 @@ class ExecutorThreads:
         self._tokens = iter(range(1, 2**62))
         self._aborted = threading.Event()
         self._fence = Fence(lambda message: executor.links.stamp(message.task))
-        self.driver = HomeDriver(executor, self, threading.Lock)
+        self.driver = self._make_driver()
+
+    def _make_driver(self) -> HomeDriver:
+        return HomeDriver(self.executor, self, threading.Lock)
 
     # entrances, each run by the calling thread
 
@@ -135,13 +138,13 @@ class ExecutorThreads:
         """Take a batch."""
         run(self.driver.offer(origin, batch, nbytes))
 
-    def receive_watermark(self, watermark: Watermark) -> None:
+    def receive_watermark(self, watermark: Watermark, version: int) -> None:
         """Take a watermark of an upstream instance."""
-        run(self.driver.receive_record(watermark.origin, events.InputWatermark(watermark)))
+        run(self.driver.receive_record(watermark.origin, events.InputWatermark(watermark, version)))
 
-    def input_ended(self, origin: ExecutorId) -> None:
+    def input_ended(self, origin: ExecutorId, version: int) -> None:
         """Take the end of an upstream instance."""
-        run(self.driver.receive_record(origin, events.InputEnded(origin)))
+        run(self.driver.receive_record(origin, events.InputEnded(origin, version)))
 
     def receive_end_mark(self, mark: events.EndMark) -> None:
         """Take the end mark of an upstream instance, which uses the executor's next home."""
@@ -218,7 +221,8 @@ class ExecutorThreads:
     def find_key(self, key: Sequence[Any], operator: str | None = None) -> pa.Table | None:
         """Return one key's row of the primary copy of a compute, by default of the first."""
         name, space = operator or self.identity.component, self.executor.routes.space
-        return find_key(self._computes[name], self.store_of(name), space, self.identity.index, key, time.time())
+        found = self._computes[name], self.store_of(name)
+        return find_key(*found, space, self.identity.index, key, time.time(), self.executor.store.groups)
 
     def abort(self) -> None:
         """Wake every thread, so that it sees that the job has ended, or that the executor has left."""
@@ -300,9 +304,9 @@ class ExecutorThreads:
             self.executor.emitted(nbytes, time.time())
         return left
 
-    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False) -> None:
+    def release(self, origin: ExecutorId, nbytes: int, wanted_more: bool = False, is_part: bool = False) -> None:
         """Return credit to an upstream instance."""
-        self.exchange.release(origin, self.identity, nbytes, wanted_more)
+        self.exchange.release(origin, self.identity, nbytes, wanted_more, is_part)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Send a watermark to the next receivers."""
@@ -314,7 +318,8 @@ class ExecutorThreads:
         held = time.monotonic() - self._awaited[1]
         first = self.executor.store
         for operator, store in first.stores(self.identity.component).items():
-            self._keeper.cut(checkpoint, ExecutorId(operator, self.identity.index), store, held, first.event_time)
+            executor = ExecutorId(operator, self.identity.index)
+            self._keeper.cut(checkpoint, executor, store, held, first.event_time, first.groups)
 
     def emit_barrier(self, barrier: Barrier) -> None:
         """Send a barrier to the next receivers."""

@@ -20,6 +20,7 @@ from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox, SentBatch
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.groups.group_handlers import GroupHandlers
 from dask_elastic.runtime.worker.homes.home_handlers import HomeHandlers
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
@@ -48,6 +49,7 @@ class Handlers:
     def __init__(self, node: HostingNode):
         self.node = node
         self._homes = HomeHandlers(node, self._part)
+        self._groups = GroupHandlers(node, self._part)
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by operation."""
@@ -80,6 +82,7 @@ class Handlers:
             part_calls.Send.handled_by(self.send),
             part_calls.CloseSource.handled_by(self.close_source),
             *self._homes.handled(),
+            *self._groups.handled(),
         )
 
     def _part(self, call: PartCall[Any]) -> JobPart:

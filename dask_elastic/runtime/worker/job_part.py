@@ -15,9 +15,8 @@ from dask_elastic.executor.error_policy import ErrorPolicy, OnError
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.meters import CounterRate, EdgeRows
 from dask_elastic.meters.edge_rows import Edge
-from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
-from dask_elastic.runtime.protocol.job_spec import STATIC, JobSpec
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, JobSpec
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
@@ -25,6 +24,8 @@ from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.groups.group_exchange import GroupExchange
+from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
 from dask_elastic.runtime.worker.homes.arrivals import Arrivals
 from dask_elastic.runtime.worker.homes.executor_factory import ExecutorFactory
 from dask_elastic.runtime.worker.homes.home_moves import HomeMoves
@@ -80,6 +81,8 @@ class JobPart:
         Makes executors and remote tasks.
     moves, arrivals : HomeMoves, Arrivals
         The homes that move from here, and those that move here.
+    groups : GroupMoves
+        The key groups that move from and to executors here.
     """
 
     def __init__(self, node: NodeServices, spec: JobSpec, components: Iterable[Component]):
@@ -103,27 +106,18 @@ class JobPart:
         self.checkpoints = PartCheckpoints.of(spec, self.threads, node.ask, self)
         self._node = node
         self.components = {component.name: component for component in components}
-        self._spaces = {
-            s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.kind == "compute"
-        }
-        self.exchange = Exchange(
-            self.members,
-            self.components,
-            self.homes,
-            self.sinks,
-            node.peer,
-            lambda: node.memory.tight,
-            self.idle_watch,
-            self.threads.lease,
-        )
+        self.exchange: Exchange = (GroupExchange if spec.groups else Exchange)(
+            self.members, self.components, self.homes, self.sinks, node.peer, lambda: node.memory.tight,
+            self.idle_watch, self.threads.lease,
+        )  # fmt: skip
         self.output_buffer = OutputBuffer(node.ask, spec.generation_id, node.address, lambda: self.ended)
         self._lock = threading.Lock()
         # Held while executors learn of nodes that leave or return, so that one that arrives learns of each once.
         self._membership = threading.Lock()
-        self.moves, self.arrivals = HomeMoves(self, node), Arrivals(self, node)
+        self.moves, self.arrivals, self.groups = HomeMoves(self, node), Arrivals(self, node), GroupMoves(self, node)
         self.factory = ExecutorFactory(
-            self.members, self.components, self._spaces, self.stores, self.threads, self.exchange, self.checkpoints,
-            self.edge_rows, self._error_policy, node.task_ends.note, self._instance_ended, self.moves.depart,
+            self.members, self.components, self.stores, self.threads, self.exchange, self.checkpoints, self.edge_rows,
+            self._error_policy, node.task_ends.note, self._instance_ended, self.moves.depart, self.groups,
         )  # fmt: skip
         self._build()
         self._remaining: set[ExecutorId] = {*self.sources, *self.homes, *self.sinks}
@@ -159,7 +153,8 @@ class JobPart:
         instances = self.spec.instances(name)
         for identity in instances:
             if self.spec.node_of(identity) == self.spec.node:
-                emitter = Emitter(name, component.outputs, self._spaces, self._error_policy(), self.spec.node)
+                tier, place = self.members.tier, (self._error_policy(), self.spec.node)
+                emitter = Emitter(name, component.outputs, tier.spaces, *place, tables=tier.groups_of)
                 self.edge_rows.join(emitter.edge_rows)
                 self.sources[identity] = SourceThread(
                     identity,
@@ -251,7 +246,8 @@ class JobPart:
             sink.start()
         for identity, home in list(self.homes.items()):
             home.begin()
-            if self.checkpoints is not None and self.checkpoints.restores:
+            restores = self.checkpoints is not None and self.checkpoints.restores
+            if restores and self.spec.options.paradigm != RESOURCE:
                 home.handle(events.SetCores(self.spec.cores[identity.component][identity.index]))
 
     def start_sources(self) -> None:
@@ -274,6 +270,7 @@ class JobPart:
             self.error = error
         self.exchange.abort()
         self.moves.abort()
+        self.groups.abort()
         parts: list[SourceThread | ExecutorThreads | RemoteThreads | SinkThread] = [
             *self.sources.values(),
             *list(self.homes.values()),
@@ -426,8 +423,8 @@ class JobPart:
         return self.last_report.has_backlog or any(remote.part.is_busy for remote in list(self.remotes.values()))
 
     def balance_due(self) -> None:
-        """Balance every executor at home here, unless the paradigm is static."""
-        for home in list(self.homes.values()) if self.spec.options.paradigm != STATIC else ():
+        """Balance every executor at home here, if the paradigm lets its cores change."""
+        for home in list(self.homes.values()) if self.spec.options.paradigm == ELASTIC else ():
             home.handle(events.BalanceDue())
 
     def flush_due(self) -> None:

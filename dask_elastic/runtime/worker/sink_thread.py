@@ -155,7 +155,7 @@ class SinkThread:
             self._failed |= failed
             self._waiting.end_turn()
 
-    def receive_watermark(self, watermark: Watermark) -> None:
+    def receive_watermark(self, watermark: Watermark, version: int = 0) -> None:
         """Take a watermark of an upstream instance."""
         self._waiting.put(Waiting(watermark.origin, watermark))
 
@@ -169,7 +169,7 @@ class SinkThread:
         if self._ended:
             self._acknowledge_empty()
 
-    def input_ended(self, origin: ExecutorId) -> None:
+    def input_ended(self, origin: ExecutorId, version: int = 0) -> None:
         """Take the end of an upstream instance."""
         self._waiting.put(Waiting(origin))
 

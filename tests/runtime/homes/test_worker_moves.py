@@ -107,7 +107,8 @@ def test_executor_is_handed_over_when_the_needed_nodes_have_confirmed_the_fence(
     assert (address, call.operator, call.executor) == ("three", "op", 0)
     assert [(one.target, one.nbytes, one.batches) for one in call.credit] == [(SECOND, batch.nbytes, 1)]
     old.exchange.take_credit(FIRST, SECOND, batch.nbytes, False)
-    assert old.node.sent[-1] == ("credit", "three", SECOND, FIRST, batch.nbytes, False), "late credit is passed on"
+    late = ("credit", "three", SECOND, FIRST, batch.nbytes, False, False)
+    assert old.node.sent[-1] == late, "late credit is passed on"
     old.node.answer.set_result({3: 1})
     moved = result.result(100)
     assert isinstance(moved, HomeMoved)
@@ -206,10 +207,10 @@ def test_executor_continues_at_its_new_home_with_what_was_held(old, new, wait_fo
     home = new.homes[FIRST]
     taken = []
     home.offer = lambda origin, batch, nbytes: taken.append((origin, batch.rows.num_rows, nbytes))
-    home.receive_watermark = lambda watermark: taken.append(watermark)
+    home.receive_watermark = lambda watermark, version: taken.append((watermark, version))
     [release] = [run for name, run in started if name == "op[0]-arrival"]
     release()
-    assert taken == [(ROWS, 2, 16), Watermark(ROWS, None)]
+    assert taken == [(ROWS, 2, 16), (Watermark(ROWS, None), 0)]
     assert new.exchange.arrivals == {}
     gate = new.exchange._gate(FIRST, SECOND)
     assert (gate.used, gate.batches) == (0, 0)

@@ -190,9 +190,9 @@ class JobPart:
         self.taken = []
         self.errors = []
 
-    def input_ended(self, target, origin):
+    def input_ended(self, target, origin, version):
         """Note the call."""
-        self.taken.append((target, origin))
+        self.taken.append((target, origin, version))
 
     def fail(self, error):
         """Note the error."""
@@ -212,7 +212,7 @@ def ingress(job_part, caplog):
 
 def end(job="job", generation=3):
     """Return the header of an end-of-input message."""
-    return ["end", [job, generation], "c", 0, "s", 1]
+    return ["end", [job, generation], "c", 0, "s", 1, 0]
 
 
 FIRST = m.Stamp(0, 0)
@@ -225,7 +225,7 @@ def packed(*headers, sequence=0, incarnation=0):
 
 def test_dispatch_delivers_messages_in_order(ingress, job_part):
     ingress.handle(packed(end(), end()))
-    assert job_part.taken == [(ExecutorId("c", 0), ExecutorId("s", 1))] * 2
+    assert job_part.taken == [(ExecutorId("c", 0), ExecutorId("s", 1), 0)] * 2
     assert job_part.errors == []
 
 
@@ -243,11 +243,11 @@ def test_duplicate_packet_is_refused_and_counted(ingress, job_part):
     assert ingress.refused == 2
 
 
-WATERMARK = ["watermark", ["job", 3], "c", 0, "s", 1, None, True]
+WATERMARK = ["watermark", ["job", 3], "c", 0, "s", 1, None, True, 4]
 
 STALE = {
     "batch": [["schema"], ["batch", ["job", 3], "c", 0, "s", 1, 8, [0, 0.5, True, 0.0]]],
-    "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77, True]],
+    "credit": [["credit", ["job", 3], "c", 0, "s", 1, 77, True, False]],
     "end": [end()],
     "watermark": [WATERMARK],
     "barrier": [["barrier", ["job", 3], "c", 0, "s", 1, 7]],
@@ -255,6 +255,8 @@ STALE = {
     "switch": [["switch", ["job", 3], "c", 1, 2, [0, 4]]],
     "fence": [["fence", ["job", 3], "c", 1, 0, 4]],
     "fence_passed": [["fence_passed", ["job", 3], "c", 1, 4]],
+    "group_fence": [["group_fence", ["job", 3], "c", 1, 2]],
+    "group_fence_passed": [["group_fence_passed", ["job", 3], "c", 1, 2, 4]],
     "beat": [["beat"]],
     "schema": [["schema"]],
     **{
@@ -336,7 +338,7 @@ def test_invalid_message_fails_its_job_and_next_message_is_read(ingress, job_par
 def test_error_of_the_users_rows_fails_the_job_without_a_traceback_in_the_log(job_part, caplog):
     difference = SchemaMismatch("operator 'sums' reads a union of 'a' and 'b', whose columns differ")
 
-    def refuse(target, origin):
+    def refuse(target, origin, version):
         raise difference
 
     job_part.input_ended = refuse
@@ -358,8 +360,8 @@ def test_error_of_the_users_rows_fails_the_job_without_a_traceback_in_the_log(jo
         Packet([msgpack.packb([0, 0, [[["end"], 10**18]]])]),
         packed(["gossip", ["job", 3]]),
         packed(["batch", ["job", 3], "c"]),
-        packed(["end", ["job", 3, 4], "c", 0, "s", 1]),
-        packed(["watermark", ["job", 3], "c", 0, "s", 1, "noon", False]),
+        packed(["end", ["job", 3, 4], "c", 0, "s", 1, 0]),
+        packed(["watermark", ["job", 3], "c", 0, "s", 1, "noon", False, 0]),
         packed(["barrier", ["job", 3], "c", 0, "s", 1, "seventh"]),
         packed(["schema"]),
         Packet([pack([(["schema"], 1)], FIRST), b"no schema"]),
@@ -406,7 +408,7 @@ class Anything:
         self.ended = False
         self.refused = 0
         self.spec = SimpleNamespace(generation=3)
-        self.exchange = self.moves = self
+        self.exchange = self.moves = self.groups = self
         self.errors = []
         self.taken = 0
 
@@ -418,7 +420,7 @@ class Anything:
         self.taken += 1
 
     receive_message = accept = take_credit = input_ended = receive_watermark = receive_barrier = _take
-    receive_end_mark = switch = fence = fence_passed = _take
+    receive_end_mark = switch = fence = fence_passed = pass_fence = _take
 
 
 def real_packets():
@@ -441,8 +443,8 @@ def real_packets():
     made.append(
         Packet([pack([(["schema"], 1), batch], FIRST), schema, FLAT.serialize().to_pybytes(), HASHES.tobytes()])
     )
-    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77, True], ["beat"], WATERMARK))
-    made.append(packed(*(header for kind in ("end_mark", "switch", "fence", "fence_passed") for header in STALE[kind])))
+    made.append(packed(end(), ["credit", ["job", 3], "c", 0, "s", 1, 77, True, False], ["beat"], WATERMARK))
+    made.append(packed(*(header for kind in ("end_mark", "switch", "fence", "group_fence") for header in STALE[kind])))
     return [b"".join(bytes(frame) for frame in packet.to_frames()) for packet in made]
 
 

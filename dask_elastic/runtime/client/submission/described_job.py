@@ -12,11 +12,11 @@ import cloudpickle
 import pyarrow as pa
 
 from dask_elastic._version import __version__
-from dask_elastic.control.placement.choices import check_installed
-from dask_elastic.migration.strategy import check_names, check_strategy
+from dask_elastic.control.placement.choices import SPREAD, check_installed, kind_of_placement
+from dask_elastic.migration.strategy import check_group_strategy, check_names, check_strategy
 from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import STATIC, ComponentSummary, ComputeSummary, JobOptions
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components
@@ -83,13 +83,36 @@ def described(
 
 
 def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> None:
+    if options.paradigm == RESOURCE:
+        _check_group_placement(options.placement)
     with_tasks = [component for component in components if isinstance(component.operator, Compute)]
     fused = [operator.name for component in with_tasks for operator in component.fused]
     check_names(options.migration_of, [component.operator.name for component in with_tasks], fused)
     for component in with_tasks:
         operator = component.operator
         assert isinstance(operator, Compute)
+        if options.paradigm == RESOURCE:
+            check_group_strategy(options.strategy(operator.name))
+            _check_groups(operator)
+            continue
         check_strategy(options.strategy(operator.name), [operator], component.fused)
+
+
+def _check_group_placement(placement: str) -> None:
+    if placement != SPREAD and kind_of_placement(placement) != "placement":
+        raise SubmitError(
+            f"placement={placement!r} gives each node consecutive executors: with paradigm='resource-centric' it would "
+            "have to give each executor consecutive key groups, which these do not keep. Choose another placement."
+        )
+
+
+def _check_groups(operator: Compute) -> None:
+    if operator.executors is not None and operator.executors > operator.shards:
+        raise SubmitError(
+            f"operator {operator.name!r} has executors={operator.executors} and shards={operator.shards}: with "
+            "paradigm='resource-centric' shards= is the number of its key groups, of which each executor owns some. "
+            "Choose more shards, or fewer executors."
+        )
 
 
 def job_name(name: str | None, topology: Topology) -> str:
@@ -153,7 +176,7 @@ def _reading(operator: Compute) -> bytes:
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
-    if cores and paradigm == STATIC:
+    if cores and paradigm != ELASTIC:
         raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
     stateful = [c.name for c in components if c.kind == "compute"]
     fused = {operator.name: component.name for component in components for operator in component.fused}

@@ -285,8 +285,19 @@ class HomeMoves:
             record.spec = replace(record.spec, guests=tuple(kept))
 
 
-async def unless_over(record: JobRecord, call: Coroutine[Any, Any, T]) -> T:
+async def unless_over(
+    record: JobRecord, call: Coroutine[Any, Any, T], gone: Callable[[JobRecord], ElasticError] | None = None
+) -> T:
     """Return the answer of a call.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The job.
+    call : coroutine
+        The call.
+    gone : callable, optional
+        Makes the error if the generation ends; by default one about an executor that moves.
 
     Raises
     ------
@@ -298,7 +309,7 @@ async def unless_over(record: JobRecord, call: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not calling.done():
-            raise _gone(record)
+            raise (gone or _gone)(record)
         return calling.result()
     finally:
         for future in waited:

@@ -158,8 +158,8 @@ class Retirement:
         if held:
             raise PlanningError(
                 f"worker {address} cannot be drained: it hosts {'; '.join(held)}. Sources, sinks and executors of "
-                "static jobs leave workers when their job restarts from a checkpoint. Stop or drain such a job first, "
-                "or retire other workers."
+                "static and resource-centric jobs leave workers when their job restarts from a checkpoint. Stop or "
+                "drain such a job first, or retire other workers."
             )
         hosted = [f"{one} of job {r.name!r}" for r in self.jobs.running for one in hosted_at(r, [address])]
         if hosted and not set(self.workers.usable()).difference(leaving):

@@ -15,6 +15,7 @@ from dask_elastic.migration.strategy import MERGING_AT_TIMES
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_description import SharingStatus
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.protocol.reports import ExecutorReport
 from dask_elastic.runtime.scheduler.core_changes import homes
@@ -279,6 +280,11 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
         If it has no windows, or they cannot change; names the reason.
     """
     homes(record, operator, None)
+    if record.spec.options.paradigm == RESOURCE:
+        raise PlanningError(
+            f"job {record.name!r} has the paradigm {RESOURCE!r}: how it keeps partials of windows does not change, "
+            "since they move between executors."
+        )
     strategy = record.spec.options.strategy(operator)
     if strategy in MERGING_AT_TIMES:
         raise PlanningError(

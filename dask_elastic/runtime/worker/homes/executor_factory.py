@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dask_elastic.executor.control_records.inputs import timed_components
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
@@ -17,9 +18,10 @@ from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.union_types import union_types
 from dask_elastic.executor.windows.cells import grid_of
 from dask_elastic.meters import EdgeRows, FunctionCosts
-from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.migration.strategy import LABELLED
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.groups.group_threads import GroupReports, GroupThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
@@ -40,8 +42,6 @@ class ExecutorFactory:
         The job's nodes.
     components : mapping of str to Component
         The topology's components.
-    spaces : mapping of str to KeySpace
-        Key space of each operator with executors.
     stores : StateStores
         The state on this node.
     threads : JobThreads
@@ -60,13 +60,14 @@ class ExecutorFactory:
         Called when an executor at home here has delivered its last output.
     depart : callable
         Hands an executor over to its next home.
+    groups : GroupReports
+        Takes what executors report whose key groups move.
     """
 
     def __init__(
         self,
         members: Members,
         components: Mapping[str, Component],
-        spaces: Mapping[str, KeySpace],
         stores: StateStores,
         threads: JobThreads,
         exchange: Exchange,
@@ -76,10 +77,12 @@ class ExecutorFactory:
         task_ended: Callable[[], None],
         finished: Callable[[ExecutorId], None],
         depart: Callable[[ExecutorThreads], None],
+        groups: GroupReports,
     ):
         self._members = members
         self._components = components
-        self._spaces = spaces
+        self._spaces = members.tier.spaces
+        self._groups = groups
         self._stores = stores
         self._threads = threads
         self._exchange = exchange
@@ -122,18 +125,23 @@ class ExecutorFactory:
         component, operator = self._operator(identity)
         spec = self._members.spec
         options = spec.options
+        table = self._members.tier.groups_of(identity.component)
         limits = ExecutorLimits(
             options.inbox_time,
             options.balance_threshold,
             light_load=options.light_load,
-            migration=options.strategy(identity.component),
+            migration=LABELLED if table is not None else options.strategy(identity.component),
         )
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
         place = (identity, self._spaces[identity.component], spec.node, first, inputs)
         due = (component.clocks, grid_of(component.computes), operator.delay)
         store = self.store(identity) if store is None else store
-        executor = ElasticExecutor(*place, threading.Lock, limits, timed, *due, store)
+        parts = (*place, threading.Lock, limits, timed, *due, store)
+        if table is None:
+            executor = ElasticExecutor(*parts)
+        else:
+            executor = GroupExecutor(*parts, groups=table.owned_by(identity.index))
         executor.store.union = union_types(component, self._components)
         executor.divide_windows(component.computes)
         self._stores.add(identity, component.computes, executor.store)
@@ -143,17 +151,12 @@ class ExecutorFactory:
     def home(self, executor: ElasticExecutor) -> ExecutorThreads:
         """Return the threads of an executor at home here."""
         component, _ = self._operator(executor.identity)
-        return ExecutorThreads(
-            executor,
-            component.computes,
-            functools.partial(self._processor, component),
-            self._threads,
-            self._exchange,
-            self._finished,
-            None if self._checkpoints is None else self._checkpoints.keeper,
-            self._depart,
-            self._members.tier.sinks_of(executor.identity),
-        )
+        keeper = None if self._checkpoints is None else self._checkpoints.keeper
+        parts = (component.computes, functools.partial(self._processor, component), self._threads, self._exchange)
+        others = (self._finished, keeper, self._depart, self._members.tier.sinks_of(executor.identity))
+        if isinstance(executor, GroupExecutor):
+            return GroupThreads(executor, self._groups, *parts, *others)
+        return ExecutorThreads(executor, *parts, *others)
 
     def remote(self, executor: ExecutorId, home: int, incarnation: int) -> RemoteThreads:
         """Return the remote tasks here of an executor at home on another node."""
@@ -165,7 +168,8 @@ class ExecutorFactory:
         return RemoteThreads(part, make_processor, self._threads, self._exchange, home, sinks)
 
     def _processor(self, component: Component, task: int, store: ComponentStore, sinks: int) -> Processor:
-        processor = Processor(component, task, store, self._spaces, self._error_policy(), sinks)
+        tables = self._members.tier.groups_of
+        processor = Processor(component, task, store, self._spaces, self._error_policy(), sinks, tables)
         processor.costs = FunctionCosts(time.thread_time)
         processor.measure_windows(time.thread_time)
         processor.measure_computes(time.thread_time)

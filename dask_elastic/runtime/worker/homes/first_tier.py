@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.routing.home_table import HomeTable
+from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.mark_due import MarkDue
 from dask_elastic.routing.versioned_sends import VersionedSends
 from dask_elastic.runtime.protocol.job_spec import JobSpec
@@ -24,10 +27,12 @@ class FirstTier:
     ----------
     moving : frozenset of int
         Both homes of an executor that leaves this node.
+    spaces : dict of str to KeySpace
+        Key space of each operator with executors.
 
     Notes
     -----
-    Decision 76. All nodes of a job have the same tables, except while a home moves.
+    Decisions 76 and 89. All nodes of a job have the same tables, except while a home or key groups move.
     """
 
     def __init__(self, spec: JobSpec):
@@ -35,8 +40,13 @@ class FirstTier:
         self._lock = threading.Lock()
         # Replaced as a whole, as are those of emitters: readers need no lock.
         self._tables = {s.name: HomeTable.initial(spec.homes[s.name]) for s in spec.summaries if s.kind == "compute"}
+        self._groups = {name: GroupTable.of_owners(owners, spec.homes[name]) for name, owners in spec.groups.items()}
+        self.spaces = {
+            s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.name in self._tables
+        }
         self._emitters = {one: spec.node_of(one) for name in spec.homes for one in spec.instances(name)}
-        self._sends: dict[ExecutorId, dict[str, VersionedSends[HomeTable]]] = {}
+        # Of tables of homes, or of groups where these move.
+        self._sends: dict[ExecutorId, dict[str, VersionedSends[Any]]] = {}
         self.moving: frozenset[int] = frozenset()
         self._fixed = {node for name, homes in spec.homes.items() if name not in self._tables for node in homes}
         for sink in (s.name for s in spec.summaries if s.kind == "sink"):
@@ -46,6 +56,10 @@ class FirstTier:
     def tables(self) -> Mapping[str, HomeTable]:
         """The homes of the executors of each operator."""
         return self._tables
+
+    def groups_of(self, component: str) -> GroupTable | None:
+        """Return the executors of key groups to which the instances here send; None if groups do not move."""
+        return self._groups.get(component)
 
     def node_of(self, executor: ExecutorId) -> int:
         """Return the home of an executor, or the node of an instance of a source or a sink."""
@@ -68,7 +82,7 @@ class FirstTier:
 
     # sends
 
-    def sends(self, origin: ExecutorId, component: str) -> VersionedSends[HomeTable] | None:
+    def sends(self, origin: ExecutorId, component: str) -> VersionedSends[Any] | None:
         """Return the sends of an instance here to an operator; None if that has no executors."""
         found = self._sends.get(origin, {}).get(component)
         if found is None and component in self._tables:
@@ -76,10 +90,11 @@ class FirstTier:
                 found = self._sends_of(origin, component)
         return found
 
-    def _sends_of(self, origin: ExecutorId, component: str) -> VersionedSends[HomeTable]:
+    def _sends_of(self, origin: ExecutorId, component: str) -> VersionedSends[Any]:
         sends = self._sends.setdefault(origin, {})
         if component not in sends:
-            sends[component] = VersionedSends(self._tables[component], threading.Lock)
+            table = self._groups.get(component, self._tables[component])
+            sends[component] = VersionedSends(table, threading.Lock)
         return sends[component]
 
     def restart(self, origin: ExecutorId) -> None:
@@ -122,6 +137,43 @@ class FirstTier:
             if table.version > self._tables[component].version:
                 self._tables = {**self._tables, component: table}
         return [(origin, mark) for origin, one in sends for mark in one.switch(table)]
+
+    def switch_groups(
+        self, component: str, table: GroupTable, upstream: Iterable[ExecutorId], pauses: bool
+    ) -> list[tuple[ExecutorId, MarkDue]]:
+        """Let all further sends to an operator use a newer table of its groups; as `switch`.
+
+        Parameters
+        ----------
+        component, upstream
+            As for `switch`.
+        table : GroupTable
+            The table.
+        pauses : bool
+            Whether no send of a batch begins before `resume`.
+
+        Returns
+        -------
+        list of (ExecutorId, MarkDue)
+            The end marks that are due now, and the instances that send them.
+        """
+        with self._lock:
+            sends = [(origin, self._sends_of(origin, component)) for origin in upstream]
+            if table.version > self._groups[component].version:
+                self._groups = {**self._groups, component: table}
+        due: list[tuple[ExecutorId, MarkDue]] = []
+        for origin, one in sends:
+            # Before the switch: no batch is sent under the next table.
+            one.paused = pauses
+            due += [(origin, mark) for mark in one.switch(table)]
+        return due
+
+    def resume(self, component: str, upstream: Iterable[ExecutorId]) -> None:
+        """Let batches be sent to an operator again."""
+        with self._lock:
+            sends = [self._sends_of(origin, component) for origin in upstream]
+        for one in sends:
+            one.paused = False
 
     def set_emitter(self, origin: ExecutorId, node: int) -> None:
         """Return credit of an executor to another node from now on."""

@@ -99,15 +99,16 @@ def handover_of(call: InstallHome) -> Handover:
 
 def sent_rows(portion: Iterable[CopiedRows]) -> tuple[StateRowsSent, ...]:
     """Return a portion of state as it is sent."""
-    return tuple(StateRowsSent(part.operator, part.changed, _stream(part.rows)) for part in portion)
+    return tuple(StateRowsSent(part.operator, part.changed, stream_of(part.rows)) for part in portion)
 
 
 def copied_rows(portion: Iterable[StateRowsSent]) -> tuple[CopiedRows, ...]:
     """Return a portion of state as it was before it was sent."""
-    return tuple(CopiedRows(part.operator, part.changed, _rows(part.rows)) for part in portion)
+    return tuple(CopiedRows(part.operator, part.changed, rows_of(part.rows)) for part in portion)
 
 
-def _stream(rows: pa.RecordBatch) -> memoryview:
+def stream_of(rows: pa.RecordBatch) -> memoryview:
+    """Return a batch as an Arrow IPC stream."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as writer:
         # As one batch, also without rows.
@@ -115,6 +116,7 @@ def _stream(rows: pa.RecordBatch) -> memoryview:
     return memoryview(out.getvalue())
 
 
-def _rows(stream: memoryview) -> pa.RecordBatch:
+def rows_of(stream: memoryview) -> pa.RecordBatch:
+    """Return the inverse of `stream_of`."""
     with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
         return reader.read_next_batch()

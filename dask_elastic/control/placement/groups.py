@@ -1,0 +1,207 @@
+"""Decides which key groups move from one executor to another, where each executor has one core.
+
+Goal
+    The executors of an operator are loaded evenly, and little state moves.
+Method
+    Snapshots are collected for one period. The mean loads of the groups make a placement problem for each operator,
+    with the executors as bins, which the job's planner solves within a budget of bytes. Groups move only if plans gain
+    enough in several periods in a row, and in mini-migrations of few groups.
+Not done
+    Traffic between groups, which is not measured; nodes, since executors keep their homes.
+
+Notes
+-----
+ALBIC, sections 3 and 4.1; State migration, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_elastic.control.keys import JobKey, job_key
+from dask_elastic.control.placement.measured_loads import busy_cores
+from dask_elastic.control.placement.planners import home_planner
+from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
+from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroupDecision:
+    """What was decided about the key groups of one operator.
+
+    Parameters
+    ----------
+    job : str
+        The name of the job.
+    generation : int
+        Its generation.
+    operator : str
+        The operator.
+    moves : tuple of dict of int to int
+        The mini-migrations in their order: the next executor of each group.
+    reason : str
+        Why, as a sentence for people.
+    distance, planned_distance : float
+        How far the most loaded executor is from the mean, as a share of it, now and afterwards.
+    """
+
+    job: str
+    generation: int
+    operator: str
+    moves: tuple[dict[int, int], ...]
+    reason: str
+    distance: float
+    planned_distance: float
+
+
+@dataclass
+class _Memory:
+    """What is remembered of one operator of a job."""
+
+    worthwhile: int = 0
+    moved_at: float = -np.inf
+
+
+class GroupPlanning:
+    """Decides which groups of running jobs move. The same snapshots and owners give the same decisions.
+
+    Parameters
+    ----------
+    settings : PlacementSettings, optional
+        The settings; the defaults if not given. `max_moves` is the number of groups of one mini-migration.
+
+    Examples
+    --------
+    >>> from dask_elastic.vocab.identity import ExecutorId
+    >>> from dask_elastic.vocab.snapshot import ExecutorSnapshot, NodeSnapshot
+    >>> loads = {0: [0.3, 0.3, 0.0, 0.0], 1: [0.0, 0.0, 0.1, 0.1]}
+    >>> def busy(index):
+    ...     loads_here = {"shard_load": np.array(loads[index]), "shard_bytes": np.zeros(4)}
+    ...     return ExecutorSnapshot(ExecutorId("count", index), 0, {0: 1}, 100.0, 500.0, **loads_here)
+    >>> job = JobSnapshot("words", 1, (busy(0), busy(1)), placement="flux", paradigm="resource-centric")
+    >>> planning = GroupPlanning(PlacementSettings(patience=1))
+    >>> planning.observe(Snapshot(0.0, (NodeSnapshot("tcp://a:1", "a", 4),), (job,)))
+    >>> [decision] = planning.decide({("words", 1): {"count": [0, 0, 1, 1]}})
+    >>> decision.moves, round(decision.distance, 3), round(decision.planned_distance, 3)
+    (({0: 1, 2: 0},), 0.5, 0.0)
+    """
+
+    def __init__(self, settings: PlacementSettings | None = None):
+        self.settings = settings or PlacementSettings()
+        self._memories: dict[tuple[JobKey, str], _Memory] = {}
+        self._period: list[Snapshot] = []
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take a snapshot."""
+        self._period.append(snapshot)
+
+    def decide(self, owners: Mapping[JobKey, Mapping[str, Sequence[int]]]) -> tuple[GroupDecision, ...]:
+        """Decide on the snapshots since the last decision.
+
+        Parameters
+        ----------
+        owners : mapping of JobKey to mapping of str to sequence of int
+            The executor of each group now, by operator, of the jobs to decide for.
+
+        Returns
+        -------
+        tuple of GroupDecision
+            One for each of their operators that is measured.
+        """
+        snapshots, self._period = self._period, []
+        self._memories = {key: memory for key, memory in self._memories.items() if key[0] in owners}
+        found = []
+        for job in snapshots[-1].jobs if snapshots else ():
+            for operator, of in owners.get(job_key(job), {}).items():
+                current = np.array(of, dtype=np.int64)
+                load, nbytes = _mean_loads(snapshots, job, operator, len(current))
+                if load is not None:
+                    found.append(self._decision(snapshots[-1], job, operator, current, load, nbytes))
+        return tuple(found)
+
+    def _decision(
+        self,
+        snapshot: Snapshot,
+        job: JobSnapshot,
+        operator: str,
+        current: npt.NDArray[np.int64],
+        load: Floats,
+        nbytes: Floats,
+    ) -> GroupDecision:
+        settings = self.settings
+        memory = self._memories.setdefault((job_key(job), operator), _Memory())
+        homes = [one.home for one in job.executors if one.executor.component == operator]
+        problem = PlacementProblem(load, current, len(homes), state_bytes=nbytes, max_cost=settings.budget_bytes)
+        now = _distance(problem, problem.current)
+        rested = snapshot.now - memory.moved_at >= settings.cooldown
+        if problem.mean < settings.least_use or now < settings.least_gain or not rested:
+            memory.worthwhile = 0
+            return _decided(job, operator, (), now, now, "the executors are loaded evenly enough, so groups stay.")
+        placement = home_planner(job.placement).plan(problem, settings.seed)
+        then = _distance(problem, placement.bin)
+        moved = np.flatnonzero(placement.bin != problem.current).tolist()
+        gains = bool(moved) and now - then >= settings.least_gain
+        memory.worthwhile = memory.worthwhile + 1 if gains else 0
+        if memory.worthwhile < settings.patience or job.dry_run:
+            why = f"a plan must gain in {settings.patience} periods in a row before groups move."
+            return _decided(job, operator, (), now, then, why if gains else "no plan gains enough, so groups stay.")
+        memory.worthwhile, memory.moved_at = 0, snapshot.now
+        transfers = [
+            GroupTransfer(
+                group, int(placement.bin[group]), homes[current[group]], homes[placement.bin[group]], int(nbytes[group])
+            )
+            for group in moved
+        ]
+        minis = mini_migrations(transfers, settings.max_moves)
+        moves = tuple({one.group: one.executor for one in mini} for mini in minis)
+        return _decided(job, operator, moves, now, then, "groups move so that the executors are loaded evenly.")
+
+
+def _decided(
+    job: JobSnapshot, operator: str, moves: tuple[dict[int, int], ...], now: float, then: float, reason: str
+) -> GroupDecision:
+    return GroupDecision(*job_key(job), operator, moves, reason, now, then)
+
+
+def _distance(problem: PlacementProblem, bin: npt.NDArray[np.int64]) -> float:
+    return load_distance(problem, bin) / problem.mean if problem.mean > 0 else 0.0
+
+
+def _mean_loads(
+    snapshots: Sequence[Snapshot], job: JobSnapshot, operator: str, groups: int
+) -> tuple[Floats | None, Floats]:
+    """Return the busy cores of each group, and the bytes of its state; None unless all executors are measured.
+
+    Only the owner of a group has a load of it; that of an executor which cannot keep up is what has arrived.
+    """
+    loads: list[Floats] = []
+    nbytes = np.zeros(groups)
+    for snapshot in snapshots:
+        parts = [
+            one
+            for other in snapshot.jobs
+            if job_key(other) == job_key(job)
+            for one in other.executors
+            if one.executor.component == operator
+        ]
+        load, sizes = np.zeros(groups), np.zeros(groups)
+        for one in parts:
+            if one.shard_load is None or len(one.shard_load) != groups:
+                break
+            busy = float(one.shard_load.sum())
+            load += one.shard_load * (busy_cores(one) / busy if busy > 0 else 1.0)
+            sizes += 0.0 if one.shard_bytes is None else one.shard_bytes
+        else:
+            if parts:
+                loads.append(load)
+                nbytes = sizes
+    return (np.mean(loads, axis=0) if loads else None), nbytes

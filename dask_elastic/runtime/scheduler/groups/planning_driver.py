@@ -1,0 +1,160 @@
+"""Key groups follow the load: runs the planning of groups beside the control loop, and carries its moves out.
+
+Notes
+-----
+Decision 89. Decisions are made in a thread of their own, on the snapshots that the control loop has kept. The
+mini-migrations of a plan are carried out one after the other; those of a plan that fails are planned again in a later
+period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from dask_elastic.control.keys import JobKey
+from dask_elastic.control.placement.choices import SPREAD
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.control_driver import ControlDriver
+from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
+from dask_elastic.runtime.scheduler.job_record import JobRecord
+from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dask_elastic.control.placement.groups import GroupDecision, GroupPlanning
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+Owners = dict[JobKey, dict[str, list[int]]]
+
+
+class GroupPlanningDriver:
+    """Moves key groups as the planners of jobs decide, while there are jobs whose groups move and that have one.
+
+    Parameters
+    ----------
+    moves : GroupMoves
+        Carries moves out.
+    control : ControlDriver
+        Has the snapshots and the settings, and keeps the decisions.
+
+    Attributes
+    ----------
+    error : str or None
+        The error of the last period.
+    """
+
+    def __init__(self, moves: GroupMoves, control: ControlDriver):
+        self.moves = moves
+        self.control = control
+        self.jobs = moves.jobs
+        self.settings = control.options.placement
+        self.error: str | None = None
+        self._planning: GroupPlanning | None = None
+        self._seen = -math.inf
+        self._task: asyncio.Task[None] | None = None
+        self._told: dict[tuple[str, str], str] = {}
+
+    def wake(self) -> None:
+        """Start the loop if a job has a planner of groups, unless it runs."""
+        if self._planned() and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Stop the loop, and the moves that have not begun."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _planned(self) -> list[JobRecord]:
+        """Return the running jobs whose key groups a planner places."""
+        return [one for one in self.jobs.running if one.spec.groups and one.spec.options.placement != SPREAD]
+
+    async def _run(self) -> None:
+        """Run a period after the other, until no job has a planner of groups."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-groups")
+        try:
+            while self._planned():
+                await asyncio.sleep(self.settings.period)
+                try:
+                    await self.period(pool)
+                except Exception as error:  # an error of any kind ends this period only
+                    logger.exception("the planning of key groups")
+                    self.error = f"{type(error).__name__}: {error}"
+                else:
+                    self.error = None
+        finally:
+            pool.shutdown(wait=False)
+
+    async def period(self, pool: ThreadPoolExecutor) -> None:
+        """Decide on the snapshots since the last period, and carry the decisions out."""
+        snapshots, owners = self._fresh(), self._owners()
+        if not snapshots or not owners:
+            return
+        decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots, owners)
+        for decision in decisions:
+            record = self.jobs.get(decision.job)
+            if record is not None and record.live and record.runs(decision.generation):
+                await self._carry_out(record, decision, owners[decision.job, decision.generation][decision.operator])
+
+    def _fresh(self) -> list[Snapshot]:
+        """Return the snapshots of this period, oldest first."""
+        kept = self.control.snapshot_log.snapshots
+        since, self._seen = self._seen, kept[-1].now if kept else self._seen
+        return [snapshot for snapshot in kept if snapshot.now > max(since, self._seen - self.settings.period)]
+
+    def _owners(self) -> Owners:
+        return {
+            (record.name, record.spec.generation): {
+                name: table.owners.tolist() for name, table in record.groups.tables.items()
+            }
+            for record in self._planned()
+        }
+
+    def _decide(self, snapshots: list[Snapshot], owners: Owners) -> tuple[GroupDecision, ...]:
+        """Return the decisions; runs in a thread of its own."""
+        with responsive():
+            if self._planning is None:
+                # SciPy takes long to import, and clusters without planners do not need it.
+                from dask_elastic.control.placement.groups import GroupPlanning
+
+                self._planning = GroupPlanning(self.settings)
+            for snapshot in snapshots:
+                self._planning.observe(snapshot)
+            return self._planning.decide(owners)
+
+    async def _carry_out(self, record: JobRecord, decision: GroupDecision, planned: list[int]) -> None:
+        """Move groups in the mini-migrations of a decision; the first one that fails ends it."""
+        placement = record.spec.options.placement
+        reason = f"Placement {placement!r}: {decision.reason}"
+        if not decision.moves:
+            self._tell(record, decision.operator, reason)
+            return
+        strategy = record.spec.options.strategy(decision.operator)
+        why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards."
+        try:
+            for moves in decision.moves:
+                if not record.live or not record.runs(decision.generation):
+                    return
+                owners = record.groups.table(decision.operator).owners
+                if other := [group for group in moves if owners[group] != planned[group]]:
+                    raise PlanningError(f"the plan no longer fits: groups {other} have moved otherwise")
+                await self.moves.move(record, decision.operator, moves, strategy, why)
+        except (ElasticError, Relayed, OSError, TimeoutError) as error:
+            if not record.live or not record.runs(decision.generation):
+                return
+            cause = load_error(error.data) if isinstance(error, Relayed) else error
+            logger.warning("job %r: groups of %r stay: %s", record.name, decision.operator, cause)
+            self._tell(record, decision.operator, f"{why} It could not be carried out: {cause}")
+            return
+        self._told.pop((record.name, decision.operator), None)
+
+    def _tell(self, record: JobRecord, operator: str, reason: str) -> None:
+        """Keep why nothing is carried out among the decisions, once as long as it stays the same."""
+        if self._told.get((record.name, operator)) != reason:
+            self._told[record.name, operator] = reason
+            self.control.note_homes(record, (), f"{operator!r}: {reason}", applied=False)

@@ -1,0 +1,269 @@
+"""Moves of key groups of one job, as one of its nodes carries them out: what the coordinator asks, and the fences.
+
+Notes
+-----
+Decisions 86 and 89. The coordinator asks all nodes; see `dask_elastic.runtime.protocol.group_calls`. Between two nodes
+travel, on the channel that carries rows, end marks and fences; state goes by calls, beside the rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from dask_elastic.executor import events
+from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.routing.group_table import GroupTable
+from dask_elastic.runtime.protocol.group_calls import (
+    ForgetGroups,
+    GiveGroups,
+    GroupsMoved,
+    HoldGroups,
+    InstallGroups,
+    ResumeGroups,
+    SwitchGroups,
+)
+from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.worker.groups.group_exchange import GroupExchange
+from dask_elastic.runtime.worker.groups.group_message import handed_of, message_of
+from dask_elastic.runtime.worker.groups.group_threads import GroupThreads
+from dask_elastic.runtime.worker.groups.local_move import LocalMove
+from dask_elastic.runtime.worker.homes.awaited_answers import AwaitedAnswers
+from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
+from dask_elastic.vocab.errors import MoveRefused, ProtocolError, UnknownJob
+from dask_elastic.vocab.identity import ExecutorId
+
+
+class GroupMoves:
+    """The key groups of one job that move from and to executors on this node, one set of groups at a time.
+
+    Parameters
+    ----------
+    part : MovingPart
+        The job's part here.
+    node : MovingNode
+        The node.
+    """
+
+    def __init__(self, part: MovingPart, node: MovingNode):
+        self._part = part
+        self._node = node
+        self._tier = part.members.tier
+        self._lock = threading.Lock()
+        self._move: LocalMove | None = None
+        self._answers: dict[ExecutorId, AwaitedAnswers] = {}
+
+    @property
+    def _here(self) -> int:
+        return self._part.members.node
+
+    # what the coordinator asks
+
+    def hold(self, call: HoldGroups) -> None:
+        """Have the executors here hold what arrives for the groups that they gain.
+
+        Raises
+        ------
+        MoveRefused
+            If groups do not move here, or an executor cannot take part; others may hold groups until `forget`.
+        """
+        table = self._table(call.operator)
+        table.check(call.executors)
+        participants: list[GroupThreads] = []
+        for home in self._homes(call.operator):
+            gains, loses = self._share(table, call, home.identity.index)
+            if gains or loses or call.drains:
+                participants.append(home)
+        with self._lock:
+            self._move = LocalMove(call.operator, call.version, call.drains, [one.identity for one in participants])
+        for home in participants:
+            gains, loses = self._share(table, call, home.identity.index)
+            home.handle(events.HoldGroups(call.version, gains, loses, call.drains))
+
+    @staticmethod
+    def _share(table: GroupTable, call: HoldGroups, executor: int) -> tuple[tuple[int, ...], dict[int, int]]:
+        gains = tuple(group for group, to in call.executors.items() if to == executor)
+        return gains, {group: to for group, to in call.executors.items() if table.owners[group] == executor}
+
+    def switch(self, call: SwitchGroups) -> Future[GroupsMoved]:
+        """Have the instances here use the next table; the result comes when the executors here have done their part."""
+        move = self._current(call.operator, call.version)
+        waited = move.wait_for_drained() if call.pauses else move.wait_for_exchanged()
+        table = self._table(call.operator).moved(call.executors, mark_all=call.pauses, version=call.version)
+        if call.pauses:
+            self._exchange.pause()
+        with self._guarded():
+            for origin, mark in self._tier.switch_groups(call.operator, table, self._upstream(call), call.pauses):
+                self._part.exchange.send_mark(origin, call.operator, mark)
+            for executor in move.participants:
+                self._home(executor).handle(events.MarksDue(call.version))
+        return waited
+
+    def give(self, call: GiveGroups) -> Future[GroupsMoved]:
+        """Have the executors here give their groups; the result comes when they have got theirs as well."""
+        move = self._current(call.operator, call.version)
+        waited = move.wait_for_exchanged()
+        for executor in move.participants:
+            self._home(executor).give(call.version)
+        return waited
+
+    def resume(self, call: ResumeGroups) -> GroupsMoved:
+        """Have the instances here send batches again."""
+        move = self._current(call.operator, call.version)
+        self._tier.resume(call.operator, self._upstream(call))
+        self._exchange.resume()
+        return GroupsMoved(0, move.seconds)
+
+    def forget(self, call: ForgetGroups) -> None:
+        """End a move that was cancelled."""
+        with self._lock:
+            move, self._move = self._move, None
+        if move is not None and move.version == call.version:
+            for executor in move.participants:
+                with self._guarded():
+                    self._home(executor).handle(events.ForgetGroups(call.version))
+
+    def install(self, call: InstallGroups) -> None:
+        """Install groups that an executor of another node gives."""
+        self._install(ExecutorId(call.operator, call.executor), handed_of(call))
+
+    def _install(self, executor: ExecutorId, handed: HandedGroups) -> None:
+        move = self._current(executor.component, handed.version)
+        move.got(0 if handed.state is None else handed.state.nbytes)
+        with self._guarded():
+            self._home(executor).receive_groups(handed)
+
+    # what executors report (GroupReports)
+
+    def drained(self, executor: ExecutorId, version: int) -> None:
+        """Note that groups of an executor may leave; they do at once if only its own rows had to be processed."""
+        move = self._current(executor.component, version)
+        if move.drains:
+            move.drained(executor)
+        else:
+            self._home(executor).give(version)
+
+    def exchanged(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor has given and got all groups of a move."""
+        self._current(executor.component, version).exchanged(executor)
+
+    def send(self, source: ExecutorId, target: int, groups: HandedGroups) -> None:
+        """Send groups to another executor of the operator.
+
+        Raises
+        ------
+        Aborted
+            If the job ends meanwhile.
+        NodeLost
+            If the node of that executor is lost.
+        """
+        executor = ExecutorId(source.component, target)
+        node = self._tier.node_of(executor)
+        if node == self._here:
+            self._install(executor, groups)
+            return
+        spec = self._part.members.spec
+        with self._awaited(source) as answers:
+            answers.of(self._node.call_worker(spec.nodes[node], message_of(spec.generation_id, executor, groups)))
+
+    @contextmanager
+    def _awaited(self, executor: ExecutorId) -> Iterator[AwaitedAnswers]:
+        """Wait for an answer in the block, until the job ends."""
+        with self._lock:
+            answers = self._answers[executor] = AwaitedAnswers()
+        if self._part.threads.ended:
+            answers.end(Aborted())
+        try:
+            yield answers
+        finally:
+            with self._lock:
+                del self._answers[executor]
+
+    # fences
+
+    def fence(self, executor: ExecutorId, version: int) -> None:
+        """Send a fence behind the outputs of an executor here, and wait until it has passed at all other nodes.
+
+        Raises
+        ------
+        Aborted
+            If the job ends meanwhile.
+        NodeLost
+            If a node is lost that gets outputs.
+        """
+        spec = self._part.members.spec
+        nodes = self._tier.settled - {self._here}
+        passed = self._current(executor.component, version).fence(executor, nodes)
+        for node in sorted(nodes):
+            self._node.peer(spec.nodes[node]).send_group_fence(spec.generation_id, executor, version)
+        passed.wait()
+        if self._part.threads.ended:
+            raise Aborted
+
+    def pass_fence(self, executor: ExecutorId, version: int) -> None:
+        """Confirm the fence of an executor of another node, all of whose outputs before it are handled here."""
+        spec = self._part.members.spec
+        peer = self._node.peer(spec.nodes[self._tier.node_of(executor)])
+        peer.send_group_fence_passed(spec.generation_id, executor, version, self._here)
+
+    def fence_passed(self, executor: ExecutorId, version: int, node: int) -> None:
+        """Note that a node has got all outputs of an executor here."""
+        self._current(executor.component, version).fence_passed(executor, node)
+
+    def abort(self) -> None:
+        """End every wait: the job has ended here."""
+        with self._lock:
+            move, answers = self._move, list(self._answers.values())
+        for one in answers:
+            one.end(Aborted())
+        if move is not None:
+            job = self._part.members.spec.job
+            move.abort(UnknownJob(f"job {job!r} ended while groups of {move.operator!r} moved"))
+
+    # the parts
+
+    @property
+    def _exchange(self) -> GroupExchange:
+        exchange = self._part.exchange
+        assert isinstance(exchange, GroupExchange), "the job's key groups move"
+        return exchange
+
+    def _table(self, operator: str) -> GroupTable:
+        table = self._tier.groups_of(operator)
+        if table is None:
+            raise MoveRefused(f"the key groups of {operator!r} do not move")
+        return table
+
+    def _current(self, operator: str, version: int) -> LocalMove:
+        with self._lock:
+            move = self._move
+        if move is None or (move.operator, move.version) != (operator, version):
+            raise ProtocolError(f"node {self._here} takes no part in a move of groups of {operator!r} to {version}")
+        return move
+
+    def _homes(self, operator: str) -> list[GroupThreads]:
+        found = [home for identity, home in sorted(self._part.homes.items()) if identity.component == operator]
+        return [home for home in found if isinstance(home, GroupThreads)]
+
+    def _home(self, executor: ExecutorId) -> GroupThreads:
+        home = self._part.homes[executor]
+        assert isinstance(home, GroupThreads), f"the key groups of {executor} move"
+        return home
+
+    def _upstream(self, call: SwitchGroups | ResumeGroups) -> list[ExecutorId]:
+        part = self._part
+        upstream = part.members.spec.inputs_of(call.operator)
+        return [one for one in upstream if one in part.sources or one in part.homes]
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """End the job by an error in the block: some instances may have switched, or tasks been run."""
+        try:
+            yield
+        except Aborted:
+            raise UnknownJob(f"job {self._part.members.spec.job!r} has ended on this worker") from None
+        except Exception as error:  # becomes the job's error, as in the task's own thread
+            self._part.fail(error)
+            raise

@@ -1,0 +1,84 @@
+"""Hosts the driver of an executor that owns key groups on threads of its home."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any, Protocol
+
+from dask_elastic.executor.drivers.group_driver import GroupDriver
+from dask_elastic.executor.drivers.steps import run
+from dask_elastic.executor.groups.group_executor import GroupExecutor
+from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.vocab.identity import ExecutorId
+
+
+class GroupReports(Protocol):
+    """Takes what executors report about a move of groups; implemented by `GroupMoves`."""
+
+    def drained(self, executor: ExecutorId, version: int) -> None:
+        """Note that groups of an executor may leave."""
+        ...
+
+    def exchanged(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor has given and got all groups of a move."""
+        ...
+
+    def fence(self, executor: ExecutorId, version: int) -> None:
+        """Send a fence behind all outputs, and wait until it has passed everywhere."""
+        ...
+
+    def send(self, source: ExecutorId, target: int, groups: HandedGroups) -> None:
+        """Send groups to another executor of the operator."""
+        ...
+
+
+class GroupThreads(ExecutorThreads):
+    """One executor that owns key groups: its driver, and the threads and channels that the driver asks for.
+
+    Parameters
+    ----------
+    executor : GroupExecutor
+        The executor.
+    reports : GroupReports
+        Takes the executor's reports.
+    *args, **kwargs
+        As for `ExecutorThreads`.
+    """
+
+    executor: GroupExecutor
+    driver: GroupDriver
+
+    def __init__(self, executor: GroupExecutor, reports: GroupReports, *args: Any, **kwargs: Any):
+        self._reports = reports
+        super().__init__(executor, *args, **kwargs)
+
+    def _make_driver(self) -> GroupDriver:
+        return GroupDriver(self.executor, self, threading.Lock)
+
+    def give(self, version: int) -> None:
+        """Let the groups that leave in a move leave, in a thread of its own."""
+        self.threads.start(f"{self.identity}-gives", partial(run, self.driver.give(version)))
+
+    def receive_groups(self, groups: HandedGroups) -> None:
+        """Install groups that another executor has given, in the calling thread, which must not read connections."""
+        run(self.driver.receive_groups(groups))
+
+    # what the driver asks for (GroupHost)
+
+    def groups_drained(self, version: int) -> None:
+        """Report that groups may leave."""
+        self._reports.drained(self.identity, version)
+
+    def groups_exchanged(self, version: int) -> None:
+        """Report that the executor has given and got all groups of a move."""
+        self._reports.exchanged(self.identity, version)
+
+    def fence(self, version: int) -> None:
+        """Send a fence behind all outputs, and wait until it has passed everywhere."""
+        self._reports.fence(self.identity, version)
+
+    def send_groups(self, executor: int, groups: HandedGroups) -> None:
+        """Send groups to another executor of the operator."""
+        self._reports.send(self.identity, executor, groups)

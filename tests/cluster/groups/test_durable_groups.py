@@ -1,0 +1,170 @@
+"""Key groups that have moved survive checkpoints, savepoints and lost workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from counting_jobs import RUN
+from distributed import Client
+
+import dask_elastic as de
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, SubmitError, UnknownJob
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "durability"))
+from followed_jobs import ROWS, assert_each_row_once, counted, expected, newest
+from oracle import STATE, following
+
+del sys.path[:2]
+
+GROUPS = 16
+KILLS = int(os.environ.get("HOME_KILLS", "2"))
+"""How often a worker is killed while groups move, or afterwards; `make faults` kills more often."""
+
+
+def durable(folder, executors=2):
+    """A topology that follows the order of rows that are sent, and writes each."""
+    made = de.Topology("durable-groups")
+    rows = made.source("rows", de.sources.Push(ROWS.schema))
+    followed = rows.key_by("k").compute(following(), name="followed", state=STATE, executors=executors, shards=GROUPS)
+    followed.sink(de.sinks.Parquet(folder), name="out")
+    return made
+
+
+def owners(job):
+    """The executor of each key group; nothing while the job restarts."""
+    try:
+        found = job.assignment()
+    except (NodeLost, UnknownJob):
+        return {}
+    pairs = ((group, one) for one, own in zip(found["executor"], found["shards"], strict=True) for group in own)
+    return dict(pairs)
+
+
+def test_job_continues_from_a_savepoint_with_the_groups_where_they_were(client, wait_until, tmp_path):
+    out, first = tmp_path / "out", tmp_path / "first"
+    options = {"paradigm": "resource-centric", "checkpoint_interval": "1h"}
+    job = de.submit(durable(out), client, checkpoint=first, **options)
+    job.send(ROWS.slice(0, 8_000), wait=True)
+    wait_until(lambda: sum(n for n, *_ in counted(job).values()) == 8_000, "the rows are processed")
+    full = job.checkpoint()
+    job.move_groups("followed", [0, 1], executor=1)
+    job.move_groups("followed", [9], executor=0)
+    moved = owners(job)
+    job.send(ROWS.slice(8_000, 100), wait=True)
+    job.stop(savepoint=tmp_path / "saved")
+    assert newest(job) > full
+    with pytest.raises(SubmitError, match="key groups that move"):
+        de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "other", paradigm="executor-centric")
+    with pytest.raises(SubmitError, match="executors=2, and move groups"):
+        de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "other", topology=durable(out, executors=4))
+    again = de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "second")
+    assert owners(again) == moved
+    assert counted(again) == expected(ROWS.slice(0, 8_100))
+    again.move_groups("followed", [0, 15], executor=0)
+    again.send(ROWS.slice(8_100, 5_000), wait=True)
+    again.end_of_input()
+    again.wait(**RUN)
+    assert counted(again) == expected(ROWS.slice(0, 13_100))
+    assert_each_row_once(out, ROWS.slice(0, 13_100))
+    saved = de.read_state(tmp_path / "saved", "followed")
+    assert {row["k"]: row["n"] for row in saved.to_pylist()} == {
+        key: count for key, (count, *_) in expected(ROWS.slice(0, 8_100)).items()
+    }
+
+
+def test_workers_that_are_killed_while_groups_move_or_afterwards_lose_no_row(small_cluster, wait_until, tmp_path):
+    random = np.random.default_rng(KILLS)
+    out, sent, stops = tmp_path / "out", [], threading.Event()
+    with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
+        options = {"checkpoint_interval": "300ms", "restart_attempts": 100, "paradigm": "resource-centric"}
+        job = de.submit(durable(out, executors=4), client, checkpoint=tmp_path / "checkpoints", **options)
+
+        def send():
+            while not stops.is_set():
+                sent.append(ROWS.slice(len(sent) * 20 % ROWS.num_rows, 20))
+                job.send(sent[-1], wait=True)
+
+        def complete():
+            number = newest(job)
+            wait_until(lambda: newest(job) > number, "a checkpoint is complete")
+
+        with ThreadPoolExecutor(2) as pool:
+            sending = pool.submit(send)
+            try:
+                for kill in range(KILLS):
+                    wait_until(lambda: len(client.nthreads()) == 2, "both workers run")
+                    complete()
+                    before = wait_until(lambda: found if len(found := owners(job)) == GROUPS else None, "all run")
+                    target = int(random.integers(4))
+                    groups = [group for group, one in before.items() if one != target][:6]
+                    strategy = ("progressive", "synchronised")[kill // 2 % 2]
+                    moving = pool.submit(job.move_groups, "followed", groups, target, strategy)
+                    if kill % 2 == 0:
+                        moving.result()
+                        complete()
+                        after = owners(job)
+                    else:
+                        with contextlib.suppress(TimeoutError):
+                            moving.exception(timeout=random.uniform(0.0, 0.05))
+                    [victim, *_] = random.permutation(sorted(client.nthreads()))
+                    os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
+                    moving.exception()
+                    wait_until(lambda: victim not in client.nthreads(), "the scheduler sees the loss")  # noqa: B023
+                    if kill % 2 == 0:
+                        wait_until(lambda: len(owners(job)) == GROUPS, "the job has restarted")
+                        assert owners(job) == after
+            finally:
+                stops.set()
+            sending.result()
+        job.end_of_input()
+        job.wait(**RUN)
+        rows = pa.concat_tables(sent)
+        assert counted(job) == expected(rows)
+        assert_each_row_once(out, rows)
+
+
+def test_second_move_is_refused_while_groups_move(client, wait_until, tmp_path):
+    blocked, begun = tmp_path / "blocked", tmp_path / "begun"
+    blocked.touch()
+
+    def wait(batch, state):
+        import time
+
+        begun.touch()
+        while blocked.exists():
+            time.sleep(0.01)
+        state.set("n", state.get("n", default=0) + np.bincount(state.ordinals, minlength=len(state)))
+
+    made = de.Topology("slow-groups")
+    rows = made.source("rows", de.sources.Push(ROWS.schema))
+    rows.key_by("k").compute(wait, name="followed", state={"n": pa.int64()}, executors=2, shards=GROUPS)
+    job = de.submit(made, client, paradigm="resource-centric")
+    job.send(ROWS.slice(0, 1_000), wait=True)
+    wait_until(begun.exists, "a row is processed")
+    with ThreadPoolExecutor(1) as pool:
+        moving = pool.submit(job.move_groups, "followed", [0, 1], 1)
+
+        def refused():
+            with pytest.raises(MoveRefused) as caught:
+                job.move_groups("followed", [2], 1)
+            return "in progress" in str(caught.value)
+
+        try:
+            wait_until(lambda: moving.running(), "the move has been requested")
+            assert wait_until(refused, "the second one is refused")
+        finally:
+            blocked.unlink()
+        assert moving.result().groups == 2
+    job.end_of_input()
+    job.wait(**RUN)
+    assert job.state("followed").to_pandas()["n"].sum() == 1_000

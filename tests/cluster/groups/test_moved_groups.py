@@ -1,0 +1,167 @@
+"""Key groups move between executors while rows arrive: state, order, event time, credit and outputs are exact."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from counting_jobs import RUN
+
+import dask_elastic as de
+from dask_elastic.vocab.errors import MoveRefused, PlanningError, SubmitError, UnknownOperator
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from oracle import STATE, following
+
+del sys.path[0]
+
+KEYS = 97
+GROUPS = 16
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64(), "seq": pa.int64(), "at": pa.timestamp("us", tz="UTC")})
+STRATEGIES = ("progressive", "synchronised")
+
+
+def topology(name):
+    """Two operators, one behind the other, which both follow the order of the rows of each key."""
+    made = de.Topology(name)
+    rows = made.source("rows", de.sources.Push(SCHEMA, event_time="at"))
+    first = rows.key_by("k").compute(following(), name="first", state=STATE, executors=3, shards=GROUPS)
+    again = first.map(lambda batch: batch.append_column("v", batch["seq"]), name="again")
+    second = again.key_by("k").compute(following(), name="second", state=STATE, executors=2, shards=GROUPS)
+    second.sink(de.sinks.Collect(), name="out")
+    return made
+
+
+class Rows:
+    """Sends rows of a job until it is told to stop; each key's rows are numbered."""
+
+    def __init__(self, job):
+        self.job = job
+        self.stops = False
+        self.sent = np.zeros(KEYS, np.int64)
+        self.newest = 0
+        self._random = np.random.default_rng(3)
+
+    def run(self):
+        """Send."""
+        while not self.stops:
+            self.send()
+
+    def send(self, rows=500):
+        """Send some rows."""
+        k = self._random.integers(0, KEYS, rows)
+        seq = pd.Series(k).groupby(k).cumcount().to_numpy() + self.sent[k]
+        at = self.newest + np.arange(1, rows + 1)
+        table = pa.table({"k": k, "v": self._random.integers(-9, 9, rows), "seq": seq, "at": at})
+        self.job.send(table.cast(pa.schema({**{f.name: f.type for f in SCHEMA}, "at": pa.int64()})).cast(SCHEMA))
+        self.sent += np.bincount(k, minlength=KEYS)
+        self.newest = int(at[-1])
+
+
+def owners(job, operator):
+    """The executor of each key group."""
+    found = job.assignment()
+    found = found[found["operator"] == operator]
+    pairs = (
+        (group, executor) for executor, own in zip(found["executor"], found["shards"], strict=True) for group in own
+    )
+    return dict(pairs)
+
+
+def event_times(job, operator):
+    """The event times of an operator's executors."""
+    times = job.event_times()
+    return times[times["operator"] == operator]["event_time"]
+
+
+def credit_in_use(client, name):
+    """Bytes that the instances of a job count as not processed by their receivers."""
+
+    def used(dask_worker):
+        exchange = dask_worker.plugins["dask-elastic-worker"].runtime.job_parts[name].exchange
+        gates = [gate for targets in list(exchange._gates.values()) for gate in list(targets.values())]
+        return [(gate.used, gate.batches) for gate in gates]
+
+    return [gate for gates in client.run(used).values() for gate in gates]
+
+
+def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
+    job = de.submit(topology("exchanged"), client, paradigm="resource-centric", watermark_interval="10ms")
+    rows, random = Rows(job), np.random.default_rng(5)
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(rows.run)
+        try:
+            for turn in range(8):
+                operator, executors = ("first", 3) if turn % 2 == 0 else ("second", 2)
+                target = int(random.integers(executors))
+                before = owners(job, operator)
+                away = [group for group, executor in before.items() if executor != target]
+                chosen = [int(group) for group in random.choice(away, min(5, len(away)), replace=False)]
+                sent = int(rows.sent[5])
+                moved = job.move_groups(operator, chosen, target, STRATEGIES[turn // 2 % 2])
+                assert moved.groups == len(chosen)
+                assert owners(job, operator) == before | dict.fromkeys(chosen, target)
+                wait_until(lambda: sending.done() or rows.sent[5] > sent, "rows are sent")  # noqa: B023
+                found = job.state(operator).to_pandas()
+                assert found["k"].is_unique
+        finally:
+            rows.stops = True
+        sending.result()
+    rows.send()
+    reached = pd.Timestamp(rows.newest - 1, unit="us")
+    wait_until(lambda: (event_times(job, "second") >= reached).all(), "event time passes all executors")
+    assert job.state("second").get(5)["n"] == rows.sent[5]
+    job.end_of_input()
+    job.wait(**RUN)
+    for operator in ("first", "second"):
+        state = job.state(operator).to_pandas().sort_values("k")
+        assert state["n"].tolist() == rows.sent.tolist()
+        assert state["last"].tolist() == (rows.sent - 1).tolist()
+        assert state["faults"].sum() == 0
+    assert job.collect("out").to_pandas().groupby("k").size().tolist() == rows.sent.tolist()
+    assert job.metrics()["rows"].sum() == 2 * rows.sent.sum()
+    wait_until(lambda: set(credit_in_use(client, job.name)) == {(0, 0)}, "all credit has come back")
+    assert len(job.state("first").to_dask()) == KEYS
+
+
+def test_moves_that_do_not_fit_are_refused_by_name_and_change_nothing(client):
+    job = de.submit(topology("refusing"), client, paradigm="resource-centric")
+    before = owners(job, "first")
+    for operator, groups, executor, error, text in (
+        ("third", [0], 1, UnknownOperator, "'third'"),
+        ("first", [GROUPS], 1, MoveRefused, f"group {GROUPS} does not exist"),
+        ("first", [0], 3, MoveRefused, "executors are 0 to 2"),
+        ("first", [0], 0, MoveRefused, "belongs to executor 0 already"),
+        ("first", [], 1, MoveRefused, "no group"),
+    ):
+        with pytest.raises(error, match=text):
+            job.move_groups(operator, groups, executor)
+    with pytest.raises(MoveRefused, match="'smoothly'"):
+        job.move_groups("first", [0], 1, migration="smoothly")
+    with pytest.raises(PlanningError, match="resource-centric"):
+        job.set_cores("first", 2)
+    with pytest.raises(PlanningError, match="resource-centric"):
+        job.move_executor("first", 0, sorted(client.nthreads())[0])
+    with pytest.raises(PlanningError, match="to_arrow"):
+        job.state("first").to_dask()
+    assert owners(job, "first") == before
+    job.end_of_input()
+    job.wait(**RUN)
+
+
+def test_job_of_another_paradigm_refuses_moves_and_strategies(client):
+    job = de.submit(topology("fixed"), client)
+    with pytest.raises(MoveRefused, match=r"'executor-centric'.*resource-centric"):
+        job.move_groups("first", [0], 1)
+    job.stop()
+    with pytest.raises(SubmitError, match="resource-centric"):
+        de.submit(topology("fixed"), client, migration="progressive")
+    with pytest.raises(SubmitError, match="progressive"):
+        de.submit(topology("fixed"), client, migration="smooth", paradigm="resource-centric")
+    with pytest.raises(SubmitError, match="one core each"):
+        de.submit(topology("fixed"), client, cores={"first": 2}, paradigm="resource-centric")

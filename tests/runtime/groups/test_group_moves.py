@@ -1,0 +1,134 @@
+"""Moves of key groups as the scheduler coordinates them, against workers that answer when the test tells them to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from dask_elastic.runtime.protocol import group_calls, part_calls
+from dask_elastic.runtime.protocol.group_calls import GroupsMoved, MoveGroups
+from dask_elastic.runtime.protocol.job_calls import Stop
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, ProtocolError
+
+ANSWERS = {
+    group_calls.HoldGroups: None,
+    group_calls.SwitchGroups: GroupsMoved(100, 0.25),
+    group_calls.GiveGroups: GroupsMoved(100, 0.5),
+    group_calls.ResumeGroups: GroupsMoved(0, 0.75),
+    group_calls.ForgetGroups: None,
+}
+MOVE = MoveGroups("job", "op0", (0, 1), 1, None)
+
+
+@pytest.fixture
+def job(fake):
+    """Return a function that runs a test with a coordinator that has a job with two executors of key groups."""
+
+    def run(test, **given):
+        async def with_job():
+            scheduler = fake.Scheduler({"a": 2, "b": 2})
+            for address in scheduler.workers:
+                scheduler.answers[address, part_calls.Report] = fake.empty_report(complete=False)
+                for kind, answer in ANSWERS.items():
+                    scheduler.answers[address, kind] = answer
+            coordinator = Coordinator(scheduler)
+            await coordinator.submit(
+                fake.submission(**{"executors": 2, "paradigm": RESOURCE, "migration": "progressive", **given})
+            )
+            coordinator.controller.stop()
+            scheduler.calls.clear()
+            await asyncio.wait_for(test(coordinator, scheduler, coordinator.jobs["job"]), 100)
+            await coordinator.close()
+
+        asyncio.run(with_job())
+
+    return run
+
+
+def asked(scheduler):
+    """The kinds of calls about groups, each once, in order."""
+    kinds = [type(call).__name__ for _, call in scheduler.calls if isinstance(call, group_calls.GroupCall)]
+    return [kind for at, kind in enumerate(kinds) if kind not in kinds[:at]]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "calls", "pause"),
+    [
+        ("progressive", ["HoldGroups", "SwitchGroups"], 0.25),
+        ("synchronised", ["HoldGroups", "SwitchGroups", "GiveGroups", "ResumeGroups"], 0.75),
+    ],
+)
+def test_all_nodes_are_asked_in_the_order_of_the_protocol(job, strategy, calls, pause):
+    async def test(coordinator, scheduler, record):
+        moved = await coordinator.groups.move_groups(replace(MOVE, strategy=strategy))
+        assert asked(scheduler) == calls
+        assert {address for address, call in scheduler.calls if isinstance(call, group_calls.GroupCall)} == {"a", "b"}
+        assert (moved.groups, moved.pause) == (2, pause)
+        assert record.groups.table("op0").owners[[0, 1]].tolist() == [1, 1]
+        assert record.groups.moving is None
+
+    job(test)
+
+
+def test_refusal_of_one_executor_cancels_the_move_and_uses_a_version(job):
+    async def test(coordinator, scheduler, record):
+        before = record.groups.table("op0")
+        scheduler.answers["b", group_calls.HoldGroups] = MoveRefused("op0[1] has got its last row")
+        with pytest.raises(MoveRefused, match=r"stay where they are: op0\[1\] has got its last row"):
+            await coordinator.groups.move_groups(MOVE)
+        assert asked(scheduler) == ["HoldGroups", "ForgetGroups"]
+        assert record.groups.table("op0") is before
+        scheduler.answers["b", group_calls.HoldGroups] = None
+        scheduler.calls.clear()
+        await coordinator.groups.move_groups(MOVE)
+        assert {call.version for _, call in scheduler.calls if isinstance(call, group_calls.GroupCall)} == {2}
+
+    job(test)
+
+
+def test_error_after_the_switch_ends_the_generation(job):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["a", group_calls.SwitchGroups] = ProtocolError("lost its way")
+        with pytest.raises(Exception):  # noqa: B017, PT011  relayed from the worker
+            await coordinator.groups.move_groups(MOVE)
+        await record.ended(100)
+        assert record.status is Status.FAILED
+        assert record.groups.moving is None
+
+    job(test)
+
+
+def test_second_move_is_refused_and_reads_of_state_wait_until_groups_are_still(job):
+    async def test(coordinator, scheduler, record):
+        held = scheduler.held["a", group_calls.SwitchGroups] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        while asked(scheduler) != ["HoldGroups", "SwitchGroups"]:
+            await asyncio.sleep(0)
+        with pytest.raises(MoveRefused, match="progressive move of 2 groups of 'op0' to version 1 is in progress"):
+            await coordinator.groups.move_groups(replace(MOVE, groups=(2,)))
+        assert record.groups.still.locked()
+        held.set()
+        await moving
+        assert not record.groups.still.locked()
+
+    job(test)
+
+
+def test_job_that_ends_during_a_move_ends_the_wait(job):
+    async def test(coordinator, scheduler, record):
+        scheduler.held["a", group_calls.SwitchGroups] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        while asked(scheduler) != ["HoldGroups", "SwitchGroups"]:
+            await asyncio.sleep(0)
+        await coordinator.stop(Stop("job"))
+        with pytest.raises(JobEnded, match="while key groups moved"):
+            await moving
+        with pytest.raises(JobEnded, match="do not move any more"):
+            await coordinator.groups.move_groups(MOVE)
+
+    job(test)
