@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pyarrow as pa
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.index import Words
 from dask_elastic.state.key_table import KeyTable
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 
 _HASH, _CHECK, _, _DELETED = range(len(IDENTITY))
 
@@ -83,12 +85,12 @@ class _Identities:
         slots = np.arange(len(self.hashes), len(self.hashes) + len(hashes))
         self.hashes, self.checks = np.concatenate([self.hashes, hashes]), np.concatenate([self.checks, checks])
         self._table.add(hashes, checks, slots)
-        return state.filter(pa.array(new & ~_numbers(state, _DELETED)))
+        return state.filter(array_of(new & ~_numbers(state, _DELETED)))
 
     def without(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of state whose keys are not in here."""
         lacking = self._lacks(state)
-        return state if lacking.all() else state.filter(pa.array(lacking))
+        return state if lacking.all() else state.filter(array_of(lacking))
 
     def _lacks(self, state: pa.RecordBatch) -> Mask:
         if not len(self.hashes):
@@ -98,6 +100,5 @@ class _Identities:
         return lacking
 
 
-def _numbers(state: pa.RecordBatch, column: int) -> npt.NDArray[np.generic]:
-    numbers: npt.NDArray[np.generic] = state.column(column).to_numpy(zero_copy_only=False)
-    return numbers
+def _numbers(state: pa.RecordBatch, column: int) -> npt.NDArray[Any]:
+    return numpy_of(state.column(column))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import A, Call
@@ -33,7 +32,6 @@ class MovedGroups(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
 class MoveGroups(Call[MovedGroups]):
     """Move key groups of an operator to an executor; answered when they are there.
 
@@ -59,7 +57,6 @@ class MoveGroups(Call[MovedGroups]):
 # the scheduler to a worker
 
 
-@dataclass(frozen=True)
 class GroupCall(PartCall[A]):
     """A call about a move of groups; see `dask_elastic.migration.group_move`.
 
@@ -75,7 +72,6 @@ class GroupCall(PartCall[A]):
     version: int
 
 
-@dataclass(frozen=True)
 class HoldGroups(GroupCall[None]):
     """Have the executors there hold what arrives for the groups that they gain.
 
@@ -108,7 +104,6 @@ class GroupsMoved(NamedTuple):
     pause: float
 
 
-@dataclass(frozen=True)
 class SwitchGroups(GroupCall[GroupsMoved]):
     """Have the upstream instances there use the next table.
 
@@ -127,17 +122,14 @@ class SwitchGroups(GroupCall[GroupsMoved]):
     pauses: bool
 
 
-@dataclass(frozen=True)
 class GiveGroups(GroupCall[GroupsMoved]):
     """Have the executors there, which are drained, give their groups; answered when they have got theirs as well."""
 
 
-@dataclass(frozen=True)
 class ResumeGroups(GroupCall[GroupsMoved]):
     """Have the upstream instances there send batches again."""
 
 
-@dataclass(frozen=True)
 class ForgetGroups(GroupCall[None]):
     """End a move there that was cancelled before any instance has switched."""
 
@@ -145,7 +137,6 @@ class ForgetGroups(GroupCall[None]):
 # an executor to another one
 
 
-@dataclass(frozen=True)
 class InstallGroups(GroupCall[None]):
     """Install groups that an executor of another node gives to one there.
 
