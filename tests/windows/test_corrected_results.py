@@ -30,7 +30,7 @@ def rows_of(outputs, name):
     return records(outputs.get(name, pa.table({})))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.lists(EVENT, min_size=1, max_size=3),
     st.integers(0, 2**31),
