@@ -212,6 +212,7 @@ def test_home_that_refuses_leaves_the_plan_and_the_next_period_tries_again(run):
         (None, "no aggregates over windows"),
         (replace(HOPPING, share=True), "share=True"),
         (replace(HOPPING, share=False), "share=False"),
+        (replace(HOPPING, allowed_lateness=SECOND), "allowed_lateness keeps corrected instances beside slices"),
         (Windowing((EventWindow(0, SECOND, SECOND),), ("at",)), "no row is in two instances"),
     ],
 )

@@ -17,7 +17,7 @@ from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
-SEEDS = 10
+SEEDS = 8
 MOST_SEEDS = 20
 
 

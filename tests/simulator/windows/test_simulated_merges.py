@@ -10,7 +10,7 @@ from merged_scenario import SCENARIOS, MergedInstantScenario, MergedScenario
 from dask_elastic.topology.windows import merged_function
 from dask_elastic.topology.windows.partial_columns import PartialColumns
 
-SEEDS = 6
+SEEDS = 4
 MOST_SEEDS = 20
 
 
@@ -21,6 +21,12 @@ def test_results_are_those_of_all_rows(scenario):
         happened += scenario(seed, 0.25 * (seed % 2)).check().happened()
     assert happened["moves across nodes"] > 0
     assert happened["checkpoints"] > 0
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_results_are_those_of_all_rows_in_the_task_of_another_compute(place):
+    for seed in range(2):
+        MergedScenario(seed, place=place).check()
 
 
 def merged_state_is_that_of_one_owner(monkeypatch):
