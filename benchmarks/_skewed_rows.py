@@ -18,6 +18,9 @@ RISE = 6.0
 HELD = 4.0
 """Seconds in which the rate of one half of the shards rises by half, and for which it stays; the paper has minutes."""
 
+PLACING = 4.0
+"""Seconds before the first row."""
+
 _notes: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"rows": [], "results": []}
 _lock = threading.Lock()
 
@@ -38,7 +41,8 @@ def keyed_rows(seconds: float, warm: float, rate: float, keys: int) -> Iterator[
     sides = every[~odd], every[odd]
     first = np.array_split(random.permutation(every), int(warm / BATCH_SECONDS / 2))
     half = rate * BATCH_SECONDS / 2
-    began = time.time()
+    # Before the first row shards are given to both workers: they have no state.
+    began = time.time() + PLACING
     for number in range(int((warm + seconds) / BATCH_SECONDS)):
         at = number * BATCH_SECONDS
         if number < len(first):

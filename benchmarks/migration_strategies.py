@@ -12,8 +12,8 @@ that is in use, and the latencies to the end of processing of the rows that are 
 move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
 results, from the end of their window to the sink.
 
-    python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 12000] [--every 2] [--keys 50000]
-        [--fields 128] [--only smooth] [--close 4s]
+    python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 10000] [--every 2] [--keys 50000]
+        [--fields 64] [--only smooth] [--close 4s]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from _skewed_rows import SHARDS, keyed_rows, side_rates, take_latencies, timed, timed_results
+from _skewed_rows import PLACING, SHARDS, keyed_rows, side_rates, take_latencies, timed, timed_results
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -52,7 +52,7 @@ def run(client: Client, strategy: str, given: argparse.Namespace) -> dict[str, A
     )  # fmt: skip
     home = job.assignment()["home"][0]
     job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
-    began = time.time() + given.warm
+    began = time.time() + PLACING + given.warm
     requested, state_bytes, cpu = [], 0.0, 0.0
     while (
         job._ask(Wait(job.name, given.every if time.time() > began else began - time.time())).status.value == "running"
@@ -165,12 +165,12 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--warm", type=float, default=8.0, help="seconds before the load changes")
+    parser.add_argument("--warm", type=float, default=16.0, help="seconds before the load changes")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=12_000)
+    parser.add_argument("--rate", type=float, default=10_000)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between the starts of two moves")
     parser.add_argument("--keys", type=int, default=50_000, help="keys of each shard")
-    parser.add_argument("--fields", type=int, default=128, help="aggregates of each key, 8 bytes each")
+    parser.add_argument("--fields", type=int, default=64, help="aggregates of each key, 8 bytes each")
     parser.add_argument("--close", help="length of the windows; without it none closes")
     parser.add_argument("--only", choices=STRATEGIES, action="append")
     given = parser.parse_args()

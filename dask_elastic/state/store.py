@@ -226,9 +226,9 @@ class KeyedStore(StoredKeys):
         """Return some slots of a shard that have state, the first ones from a slot on; none if there are none."""
         for window in self.slots.windows(start=start):
             marks = self.slots.marks[window]
-            found: Slots = np.flatnonzero((self.slots.shards[window] == shard) & ((marks & LIVE) != 0))
+            found: Slots = window.start + np.flatnonzero((self.slots.shards[window] == shard) & ((marks & LIVE) != 0))
             if len(found):
-                return found + window.start
+                return found
         return np.empty(0, np.intp)
 
     def remove(self, shards: Iterable[int]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +31,14 @@ class HandedState:
 
     Examples
     --------
-    >>> from dask_elastic.state.store import KeyedStore
-    >>> HandedState([KeyedStore(1, lambda hashes: hashes % 1).extract()] * 0).take(100) is None
-    True
+    >>> from dask_elastic.state.codec import encode, StateRows
+    >>> def state(hashes, deleted=False):
+    ...     words, none = np.array(hashes, np.uint64), np.zeros(len(hashes), np.uint64)
+    ...     keys = pa.record_batch({"key": hashes})
+    ...     return encode(StateRows(words, none, none.astype(np.int32), keys, (), [], np.full(len(hashes), deleted)))
+    >>> handed = HandedState([state([1, 2]), state([3, 4])], [state([2, 5]), state([4], deleted=True)])
+    >>> [part["key"].to_pylist() for part in iter(lambda: handed.take(10), None)]
+    [[1], [3], [2, 5]]
     """
 
     def __init__(self, parts: Iterable[pa.RecordBatch], changes: Sequence[pa.RecordBatch] = ()) -> None:
@@ -81,11 +85,12 @@ class _Identities:
     def add(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Add the keys of some state; returns the rows of those that are new and not deleted."""
         new = self._lacks(state)
-        hashes, checks = _numbers(state, _HASH)[new], _numbers(state, _CHECK)[new]
+        hashes, checks = (part[new] for part in _hashes(state))
         slots = np.arange(len(self.hashes), len(self.hashes) + len(hashes))
         self.hashes, self.checks = np.concatenate([self.hashes, hashes]), np.concatenate([self.checks, checks])
         self._table.add(hashes, checks, slots)
-        return state.filter(array_of(new & ~_numbers(state, _DELETED)))
+        deleted: Mask = numpy_of(state.column(_DELETED))
+        return state.filter(array_of(new & ~deleted))
 
     def without(self, state: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of state whose keys are not in here."""
@@ -95,10 +100,9 @@ class _Identities:
     def _lacks(self, state: pa.RecordBatch) -> Mask:
         if not len(self.hashes):
             return np.ones(state.num_rows, np.bool_)
-        found = self._table.find(_numbers(state, _HASH), _numbers(state, _CHECK), self, verify=True)
-        lacking: Mask = found < 0
+        lacking: Mask = self._table.find(*_hashes(state), self, verify=True) < 0
         return lacking
 
 
-def _numbers(state: pa.RecordBatch, column: int) -> npt.NDArray[Any]:
-    return numpy_of(state.column(column))
+def _hashes(state: pa.RecordBatch) -> tuple[Words, Words]:
+    return numpy_of(state.column(_HASH)), numpy_of(state.column(_CHECK))

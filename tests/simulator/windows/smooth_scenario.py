@@ -106,11 +106,11 @@ OVERTAKEN = AutoScenario(
     seed=261,
     outages=0.25,
     disturbances=[
-        Move(at=22, executor=4, shard=3871, task=30613),
-        Outage(at=31, guest=1, kind="death", noticed=(10, 46), lasts=58),
-        Move(at=46, executor=2, shard=17273, task=58706),
-        Move(at=63, executor=4, shard=3871, task=30614),
-        Outage(at=227, guest=2, kind="death", noticed=(52, 13), lasts=27),
+        Move(at=10, executor=4, shard=3871, task=30613),
+        Outage(at=24, guest=1, kind="death", noticed=(10, 46), lasts=58),
+        Move(at=36, executor=2, shard=17273, task=58706),
+        Move(at=72, executor=4, shard=3871, task=30614),
+        Outage(at=238, guest=2, kind="death", noticed=(52, 13), lasts=27),
     ],
     batches=3,
 )
