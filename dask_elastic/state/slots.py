@@ -133,7 +133,9 @@ class SlotArrays:
             What `prepared` has returned for as many; made here if left out.
         """
         # All arrays are made before any is replaced, so that running out of memory changes nothing.
-        longer, values = prepared or self.prepared(needed) or ((), [])
+        made = prepared or self.prepared(needed)
+        assert made is not None, "slots in memory are copied to longer arrays"
+        longer, values = made
         more, used = self._grown(needed) - self.capacity, self.used
         for old, new in zip((self.hashes, self.checks, self.shards, self.marks), longer, strict=True):
             new[:used] = old[:used]
