@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,47 @@ class HomeCandidate:
     free_slots: int
     own_cores: int
     homes: int
+
+
+class SlotUse(NamedTuple):
+    """The slots of a node, and the cores that executors hold there: more than slots where these are shared."""
+
+    slots: int
+    held: int
+
+    def crowd(self, more: int = 0) -> float:
+        """Return the cores per slot, with more cores."""
+        return (self.held + more) / self.slots if self.slots else float("inf")
+
+
+def following_cores(cores: int, source: SlotUse, target: SlotUse) -> int:
+    """Return how many of the cores that an executor has at home follow its home to another node.
+
+    Parameters
+    ----------
+    cores : int
+        The cores that it has at its home.
+    source, target : SlotUse
+        The old and the new home, before the move.
+
+    Returns
+    -------
+    int
+        As many as the new home has free slots; where executors share slots, as many as leave it no more crowded than
+        the old home was. Cores that stay behind would take the executor's shards back there.
+
+    Examples
+    --------
+    >>> following_cores(2, SlotUse(2, 2), SlotUse(2, 1)), following_cores(1, SlotUse(2, 2), SlotUse(2, 2))
+    (1, 0)
+    >>> following_cores(1, SlotUse(2, 6), SlotUse(2, 2)), following_cores(1, SlotUse(2, 4), SlotUse(2, 4))
+    (1, 0)
+    """
+    free = max(0, target.slots - target.held)
+    if not target.slots:
+        return 0
+    shared = [more for more in range(1, cores + 1) if target.crowd(more) <= source.crowd(1 - more)]
+    return min(cores, max([free, *shared]))
 
 
 def new_home(candidates: Collection[HomeCandidate], cores: int) -> int | None:

@@ -133,9 +133,12 @@ class SlotArrays:
             What `prepared` has returned for as many; made here if left out.
         """
         # All arrays are made before any is replaced, so that running out of memory changes nothing.
-        longer, values = prepared or self.prepared(needed) or ((), [])
+        made = prepared or self.prepared(needed)
+        assert made is not None, "slots in memory are copied to longer arrays"
+        longer, values = made
         more, used = self._grown(needed) - self.capacity, self.used
-        for old, new in zip((self.hashes, self.checks, self.shards, self.marks), longer, strict=True):
+        identity: tuple[npt.NDArray[Any], ...] = (self.hashes, self.checks, self.shards, self.marks)
+        for old, new in zip(identity, longer, strict=True):
             new[:used] = old[:used]
         for column, fresh in zip(self.values, values, strict=True):
             if fresh is not None:

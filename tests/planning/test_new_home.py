@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.planning.new_home import HomeCandidate, new_home
+from dask_elastic.planning.new_home import HomeCandidate, SlotUse, following_cores, new_home
 
 nodes = st.lists(
     st.builds(HomeCandidate, st.integers(0, 20), st.integers(-3, 6), st.integers(0, 4), st.integers(0, 4)),
@@ -50,3 +50,14 @@ def test_homes_spread_over_equal_nodes():
 
 def test_without_nodes_that_stay_there_is_no_new_home():
     assert new_home([], 1) is None
+
+
+@given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 30), st.integers(0, 8), st.integers(0, 30))
+def test_cores_follow_a_home_into_free_slots_or_where_fewer_share_them(cores, slots, held, other_slots, other_held):
+    source, target = SlotUse(slots, max(held, cores)), SlotUse(other_slots, other_held)
+    follow = following_cores(cores, source, target)
+    assert 0 <= follow <= cores
+    assert follow >= min(cores, max(other_slots - other_held, 0))
+    assert other_slots or not follow
+    if follow > max(other_slots - other_held, 0):
+        assert target.crowd(follow) <= source.crowd()

@@ -27,6 +27,7 @@ from scipy.sparse import coo_matrix
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.measured_loads import ExecutorLoad, JobLoads
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.planning.new_home import SlotUse
 from dask_elastic.planning.placement.problem import Floats, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
@@ -55,8 +56,8 @@ class PlacedExecutors:
         The node of each bin, as an index into the snapshot's nodes.
     addresses : tuple of str
         The address of each bin.
-    free_slots : tuple of int
-        The slots of each bin that no executor has, 0 or more.
+    slots : tuple of SlotUse
+        The slots of each bin, and the cores that executors have there.
     resources : tuple of str
         The resource of each column of the loads.
     rows : array of float
@@ -71,7 +72,7 @@ class PlacedExecutors:
     snapshots: tuple[ExecutorSnapshot, ...]
     nodes: tuple[int, ...]
     addresses: tuple[str, ...]
-    free_slots: tuple[int, ...]
+    slots: tuple[SlotUse, ...]
     resources: tuple[str, ...]
     rows: Floats
     unit: float
@@ -166,7 +167,7 @@ def placed_executors(
         job.executors,
         nodes,
         tuple(snapshot.nodes[place].address for place in nodes),
-        tuple(map(_free_slots(snapshot).__getitem__, nodes)),
+        tuple(map(_slots(snapshot).__getitem__, nodes)),
         tuple(RESOURCES[column] for column in columns),
         np.array([group.load.rows for group in groups], dtype=np.float64),
         float(whole[0]),
@@ -284,14 +285,14 @@ def _capacity(
     return processor, max(node.memory * settings.memory_share, 1.0), settings.bandwidth
 
 
-def _free_slots(snapshot: Snapshot) -> list[int]:
-    """Return the slots of each node of a snapshot that no executor has."""
+def _slots(snapshot: Snapshot) -> list[SlotUse]:
+    """Return the slots of each node of a snapshot, and the cores that executors have there."""
     held = [0] * len(snapshot.nodes)
     for job in snapshot.jobs:
         for one in job.executors:
             for node, count in one.cores.items():
                 held[node] += count
-    return [max(node.cores - taken, 0) for node, taken in zip(snapshot.nodes, held, strict=True)]
+    return [SlotUse(node.cores, taken) for node, taken in zip(snapshot.nodes, held, strict=True)]
 
 
 def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:

@@ -22,6 +22,7 @@ from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.placement.strategies import MoveSite, NodeLoad, cheapest, strategy_costs
+from dask_elastic.planning.new_home import SlotUse, following_cores
 from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement, PlacementProblem
 from dask_elastic.vocab.plan import HOME, LABELLED, NONE, HomeMove
 
@@ -145,11 +146,13 @@ class _Choice:
         free = bool(delays_show and not (self.purpose is Purpose.TRAFFIC and traffic > 0))
         cores = executor.cores.get(executor.home, 0)
         intensity = (executor.bytes_in + executor.bytes_out) / max(executor.total_cores, 1)
-        slots = cores > 0 and placed.free_slots[target] - int(order.taken[target]) >= cores
+        old, new = order.slots(source), order.slots(target)
+        slots = cores > 0 and new.slots - new.held >= cores
         near = intensity > self.settings.locality_threshold or executor.pinned
         return MoveSite(
             order.load(source), order.load(target), order.busy_of(group), float(placed.rows[group]),
             stay_allowed=free, shards_allowed=free and slots and not near,
+            cores_follow=cores == 0 or following_cores(cores, old, new) > 0,
         )  # fmt: skip
 
 
@@ -195,13 +198,20 @@ class _Order:
         if strategy == HOME:
             self.bin[group] = target
         executor = self.placed.snapshots[group]
-        self.taken[target] += executor.cores.get(executor.home, 0)
+        cores = executor.cores.get(executor.home, 0)
+        self.taken[target] += cores
+        self.taken[source] -= cores
         return before - self.distance
 
     def fits(self, group: int, target: int) -> bool:
         """Return whether a group fits into what is left of a bin."""
         limit = self.problem.limit[target]
         return bool((self.totals[target] + self.problem.loads[group] <= limit * (1 + SLACK)).all())
+
+    def slots(self, bin: int) -> SlotUse:
+        """Return the slots of a bin, and the cores there."""
+        slots, held = self.placed.slots[bin]
+        return SlotUse(slots, held + int(self.taken[bin]))
 
     def load(self, bin: int) -> NodeLoad:
         """Return the load of the processors of a bin."""

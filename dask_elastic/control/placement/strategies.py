@@ -94,6 +94,8 @@ class MoveSite:
         network, or for what runs beside the executor on the new node.
     shards_allowed : bool
         Whether shards may move to the new node instead: it has free slots, and the loop of cores leaves them there.
+    cores_follow : bool
+        Whether cores would follow the home. Otherwise the executor goes on where it is, and its rows cross the network.
     """
 
     source: NodeLoad
@@ -102,6 +104,7 @@ class MoveSite:
     rows: float
     stay_allowed: bool = True
     shards_allowed: bool = True
+    cores_follow: bool = True
 
 
 def strategy_costs(
@@ -165,10 +168,11 @@ def strategy_costs(
         return StrategyCost(strategy, whole, moved, pause, traffic, allowed)
 
     kept, added = max(saved_traffic, 0.0), max(-saved_traffic, 0.0)
+    follows = site.cores_follow
     return (
         cost(NONE, now, 0.0, 0.0, kept, site.stay_allowed),
         cost(LABELLED, then + away, state, shard_pause, kept + crossing, site.shards_allowed),
-        cost(HOME, then, state, pause, added, True),
+        cost(HOME, then if follows else now + away, state, pause, added + (0.0 if follows else crossing), True),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dask_elastic.planning.new_home import SlotUse, following_cores
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -156,7 +157,14 @@ class CoreChanges:
 
     def following(self, record: JobRecord, key: ExecutorKey, source: int, target: int) -> int:
         """Return how many cores an executor whose home moves can have at the new one instead of the old one."""
-        return min(record.cores[key].get(source, 0), max(0, self._free(record).get(target, 0)))
+        if target not in self._free(record):
+            return 0
+        held = self.jobs.held()
+        old, new = (
+            SlotUse(self.workers.slots(address) if address in self.workers else 0, held.get(address, 0))
+            for address in (record.nodes[source], record.nodes[target])
+        )
+        return following_cores(record.cores[key].get(source, 0), old, new)
 
     async def give(self, record: JobRecord, key: ExecutorKey, wanted: Mapping[int, int]) -> None:
         """Give an executor that has changed its home these cores, unless it has them; `changing` is held."""

@@ -214,6 +214,18 @@ def test_shards_do_not_move_instead_of_the_home(made, why):
     assert "labelled" not in {strategy for _, strategy in strategies(decision)}
 
 
+def test_homes_stay_where_no_core_could_follow(made):
+    heavy = [made.executor("a", index, 0, 0.9) for index in range(2)]
+    idle = [made.executor("b", index, 1, 0.1) for index in range(2)]
+    full = made.snapshot([made.node(0, 2), made.node(1, 2)], made.job([*heavy, *idle]))
+    [decision] = PlacementLoop(EAGER).decide(full)
+    assert decision.moves == ()
+    assert decision.kept
+    roomy = replace(full, nodes=(made.node(0, 2), made.node(1, 3)))
+    [decision] = PlacementLoop(EAGER).decide(roomy)
+    assert [strategy for _, strategy in strategies(decision)][:1] == ["home"]
+
+
 def test_planner_that_collocates_moves_homes_although_rows_wait_for_it(made):
     executors = [
         made.executor("a", 0, 0, 0.01),
@@ -268,7 +280,7 @@ def test_node_that_serves_slowly_gets_fewer_executors(made):
 
     def homes(factor):
         snapshot = made.snapshot(
-            [made.node(0), made.node(1)], made.job([serving(index, factor) for index in range(8)], "milp")
+            [made.node(0, 8), made.node(1, 8)], made.job([serving(index, factor) for index in range(8)], "milp")
         )
         [decision] = PlacementLoop(EAGER).decide(snapshot)
         return [one.home for one in with_moves(snapshot, decision.moves).jobs[0].executors]

@@ -90,6 +90,14 @@ def test_overloaded_node_costs_more_the_longer_it_stays_so():
     assert over.waiting(60.0) - full.waiting(60.0) > 60 * (over.waiting(1.0) - full.waiting(1.0))
 
 
+def test_home_does_not_move_where_its_cores_stay_behind():
+    full = replace(BUSY, shards_allowed=False, cores_follow=False)
+    none, _, home = costs = costs_of(1e3, site=full)
+    assert cheapest(costs).strategy == "none"
+    assert home.waiting > none.waiting
+    assert cheapest(costs_of(1e3, site=replace(full, cores_follow=True))).strategy == "home"
+
+
 def test_required_move_allows_only_the_home():
     costs = costs_of(20e9, site=replace(BUSY, stay_allowed=False, shards_allowed=False))
     assert [one.allowed for one in costs] == [False, False, True]
