@@ -280,8 +280,10 @@ def _moments(timer: str, at: Any) -> Any:
 
 
 def _array(values: Any) -> pa.Array:
-    plain = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf"
-    return values if isinstance(values, pa.Array) else array_of(values) if plain else pa.array(values)
+    if isinstance(values, pa.Array):
+        return values
+    plain = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iuf" and values.dtype.isnative
+    return array_of(values) if plain else pa.array(values)
 
 
 def _of_seconds(timer: str, seconds: Values) -> pa.Array:

@@ -20,7 +20,7 @@ def array_of(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.
     values : ndarray of int, float, bool, datetime64 or timedelta64
         The values, in one dimension; the result may share their memory.
     mask : ndarray of bool, optional
-        Which values are null.
+        Which values are null, beside those that are NaT.
 
     Returns
     -------
@@ -38,8 +38,10 @@ def array_of(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.
     if values.dtype.kind == "b":
         values = np.packbits(values, bitorder="little")
     elif values.dtype.kind in "Mm":
+        none = np.isnat(values)
+        mask = none if mask is None else mask | none
         values = values.view(np.int64)
-    valid = None if mask is None else pa.py_buffer(np.packbits(~mask, bitorder="little"))
+    valid = None if mask is None or not mask.any() else pa.py_buffer(np.packbits(~mask, bitorder="little"))
     return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
