@@ -159,6 +159,22 @@ def test_workers_that_leave_together_cost_one_restart(durable):
     durable(test)
 
 
+def test_worker_that_is_retired_while_sources_wait_leaves_by_the_same_restart(durable):
+    async def test(coordinator, scheduler, parts):
+        def retire_another():
+            parts.spawn(coordinator.retirement.retire(Retire(("b",), timeout=60)))
+            return True
+
+        parts.on_begin = [None, retire_another]
+        generation = parts.record.spec.generation
+        await coordinator.retirement.retire(Retire(("a",), timeout=60))
+        assert parts.halted == [False, True]
+        assert parts.record.nodes == ["c"]
+        assert parts.record.spec.generation == generation + 1
+
+    durable(test)
+
+
 def test_executors_of_static_jobs_leave_by_a_restart(durable):
     async def test(coordinator, scheduler, parts):
         executors = len(parts.record.spec.homes["op0"])
