@@ -53,7 +53,7 @@ faults: $(VENV)/.test
 	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q --timeout 3600 tests/spark/test_killed_driver.py tests/spark/test_lost_executor.py
 	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
 	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k kills tests/cluster/durability/test_durable_inputs.py
-	HOME_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k killed tests/cluster/homes
+	HOME_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k killed tests/cluster/homes tests/cluster/groups
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)

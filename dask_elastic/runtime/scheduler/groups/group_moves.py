@@ -166,7 +166,7 @@ class GroupMoves:
     ) -> GroupAction:
         """Return what to ask next; raises the error of a node if the move cannot be cancelled."""
         if action is GroupAction.CANCEL:
-            # What a node still holds is gone with the generation, if the node is lost.
+            # What a lost node still holds ends with the generation.
             return move.handle(GroupEvent.ALL_ANSWERED)
         errors = [answer for answer in answers if isinstance(answer, Exception)]
         if errors and action is not GroupAction.HOLD:

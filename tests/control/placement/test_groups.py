@@ -1,0 +1,123 @@
+"""Which key groups move: by the measured loads of groups, within budgets, and only if a plan gains several times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_elastic.control.placement.groups import GroupPlanning
+from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+
+NODES = (NodeSnapshot("tcp://a:1", "a", 4), NodeSnapshot("tcp://b:1", "b", 4))
+KEY = ("words", 1)
+
+
+def snapshot(loads, owners, now=0.0, placement="flux", rates=(1.0, 1_000.0), nbytes=10.0, **job):
+    """A cluster with two nodes and a job whose groups have some loads at their owners."""
+    executors = []
+    for index in range(max(owners) + 1):
+        here = np.array(owners) == index
+        shards = {"shard_load": np.where(here, loads, 0.0), "shard_bytes": np.where(here, nbytes, 0.0)}
+        home = index % 2
+        executors.append(ExecutorSnapshot(ExecutorId("count", index), home, {home: 1}, *rates, **shards))
+    about = {"paradigm": "resource-centric", "placement": placement, **job}
+    return Snapshot(now, NODES, (JobSnapshot(*KEY, tuple(executors), **about),))
+
+
+def decided(planning, loads, owners, **given):
+    planning.observe(snapshot(loads, owners, **given))
+    [decision] = planning.decide({KEY: {"count": owners}})
+    return decision
+
+
+def after(owners, decision):
+    placed = list(owners)
+    for mini in decision.moves:
+        for group, executor in mini.items():
+            assert placed[group] != executor
+            placed[group] = executor
+    return placed
+
+
+@given(
+    st.lists(st.floats(0.001, 0.2), min_size=4, max_size=24),
+    st.integers(2, 4),
+    st.integers(1, 5),
+    st.sampled_from(["flux", "eager", "storm"]),
+    st.data(),
+)
+def test_moves_bring_executors_nearer_to_the_mean_in_mini_migrations(loads, executors, most, placement, data):
+    owners = [*range(executors)]
+    owners += [data.draw(st.integers(0, executors - 1)) for _ in loads[executors:]]
+    owners = owners[: len(loads)]
+    executors = max(owners) + 1
+    decision = decided(
+        GroupPlanning(PlacementSettings(patience=1, max_moves=most, least_use=0.0)), loads, owners, placement=placement
+    )
+    placed = after(owners, decision)
+    moved = [group for mini in decision.moves for group in mini]
+    assert len(set(moved)) == len(moved), "each group moves once"
+    assert all(1 <= len(mini) <= most for mini in decision.moves)
+    sums = [np.bincount(which, loads, executors) for which in (owners, placed)]
+    distances = [np.abs(total - total.mean()).max() / total.mean() for total in sums]
+    assert decision.distance == pytest.approx(distances[0])
+    if decision.moves:
+        assert decision.planned_distance == pytest.approx(distances[1])
+        assert distances[0] - distances[1] >= 0.05 - 1e-9
+
+
+def test_plan_must_gain_in_several_periods_in_a_row():
+    planning, loads, owners = GroupPlanning(PlacementSettings(patience=2)), [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    assert decided(planning, loads, owners).moves == ()
+    assert decided(planning, [0.1] * 4, owners, now=10.0).moves == ()
+    assert decided(planning, loads, owners, now=20.0).moves == ()
+    assert decided(planning, loads, owners, now=30.0).moves != ()
+
+
+def test_groups_rest_after_a_move():
+    planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
+    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    assert decided(planning, loads, owners).moves
+    assert decided(planning, loads, owners, now=59.0).moves == ()
+    assert decided(planning, loads, owners, now=60.0).moves
+
+
+@pytest.mark.parametrize("loads", [[0.2, 0.2, 0.2, 0.2], [0.01, 0.01, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+def test_even_or_idle_executors_keep_their_groups(loads):
+    assert decided(GroupPlanning(PlacementSettings(patience=1)), loads, [0, 0, 1, 1]).moves == ()
+
+
+def test_executor_that_cannot_keep_up_counts_what_has_arrived():
+    # Both executors are busy all the time, but rows of one arrive three times as fast.
+    owners, planning = [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=1))
+    fast = snapshot([0.5] * 4, owners, rates=(3_000.0, 1_000.0)).jobs[0].executors[0]
+    both = snapshot([0.5] * 4, owners, rates=(1_000.0, 1_000.0))
+    slow = both.jobs[0].executors[1]
+    job = JobSnapshot(*KEY, (fast, slow), paradigm="resource-centric", placement="flux")
+    planning.observe(Snapshot(0.0, NODES, (job,)))
+    [decision] = planning.decide({KEY: {"count": owners}})
+    assert decision.distance == pytest.approx(0.5)
+    sums = np.bincount(after(owners, decision), [1.5, 1.5, 0.5, 0.5])
+    assert sums.max() - sums.min() < 2.0
+    assert decision.planned_distance == pytest.approx(np.abs(sums - 2.0).max() / 2.0)
+
+
+def test_budget_of_bytes_and_dry_runs_hold_groups():
+    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    planning = GroupPlanning(PlacementSettings(patience=1, budget_bytes=5.0))
+    assert decided(planning, loads, owners).moves == ()
+    assert decided(GroupPlanning(PlacementSettings(patience=1)), loads, owners, dry_run=True).moves == ()
+
+
+def test_operators_that_are_not_measured_and_jobs_of_others_are_left_out():
+    planning = GroupPlanning(PlacementSettings(patience=1))
+    planning.observe(snapshot([0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]))
+    assert planning.decide({}) == ()
+    bare = ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 1}, 1.0, 1.0)
+    planning.observe(Snapshot(0.0, NODES, (JobSnapshot(*KEY, (bare,), paradigm="resource-centric", placement="flux"),)))
+    assert planning.decide({KEY: {"count": [0, 0]}}) == ()
+    assert planning.decide({KEY: {"count": [0, 0]}}) == (), "without snapshots"
