@@ -106,8 +106,7 @@ class ElasticExecutor(ExecutorParts):
         self, block: Block, origin: ExecutorId, batch: Batch, nbytes: int, now: float, event_time: int | None,
         is_part: bool = False,
     ) -> list[do.Instruction]:  # fmt: skip
-        receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now)
-        receipt.is_part = is_part
+        receipt = Receipt(origin, nbytes, batch.rows.num_rows, batch.stamp, now, is_part)
         self.store.note_input(batch.rows.schema, origin.component)
         self._pending_rows += receipt.rows
         receipt.span = self.watermarks.arrived()

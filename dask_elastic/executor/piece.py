@@ -56,7 +56,9 @@ class Receipt:
         "stamp",
     )  # fmt: skip
 
-    def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float):
+    def __init__(
+        self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float, is_part: bool = False
+    ):
         self.origin = origin
         self.nbytes = nbytes
         self.rows = rows
@@ -66,7 +68,8 @@ class Receipt:
         self.settled = False
         self.span: Span | None = None
         self.reached: int | None = None
-        self.separate = self.is_part = False
+        self.separate = False
+        self.is_part = is_part
 
     @classmethod
     def for_replay(cls, origin: ExecutorId, nbytes: int, batch: Batch, now: float) -> Receipt:
