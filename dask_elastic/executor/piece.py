@@ -56,9 +56,7 @@ class Receipt:
         "stamp",
     )  # fmt: skip
 
-    def __init__(
-        self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float, is_part: bool = False
-    ):
+    def __init__(self, origin: ExecutorId, nbytes: int, rows: int, stamp: float, arrived: float, is_part: bool = False):
         self.origin = origin
         self.nbytes = nbytes
         self.rows = rows
