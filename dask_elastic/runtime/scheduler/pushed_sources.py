@@ -5,16 +5,21 @@ from __future__ import annotations
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.scheduler.checkpoints import first_of
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import JobEnded, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, JobEnded, NodeLost, UnknownJob, UnknownOperator
 
 MEMORY_PARTS = 4
 """A batch has at most this part of a worker's memory: it is received, decoded, joined and processed there."""
+
+NOTICE_SECONDS = 10.0
+LOOK_SECONDS = 0.1
+"""Seconds within which the loss that has ended a part is noticed here, and between two looks whether the job runs."""
 
 
 class PushedSources:
@@ -82,8 +87,40 @@ class PushedSources:
                 return
             instances = [*range(len(record.spec.homes[source]))]
         for instance in instances:
+            await self._close(record, source, instance)
+
+    async def _close(self, record: JobRecord, source: str, instance: int) -> None:
+        """End an instance of a source; if the job restarts meanwhile, that of the next generation."""
+        while True:
+            generation = record.spec.generation
             address = _address_of(record, source, instance)
-            await self.calls.one(address, part_calls.CloseSource(*record.generation_id, source, instance))
+            try:
+                await self.calls.one(address, part_calls.CloseSource(*record.generation_id, source, instance))
+            except (ElasticError, Relayed) as error:
+                if not (_has_ended(error) and await self._restarted(record, generation)):
+                    raise
+            else:
+                return
+
+    @staticmethod
+    async def _restarted(record: JobRecord, generation: int) -> bool:
+        """Wait for a restart that may not have begun yet; returns whether a next generation runs."""
+        if record.checkpoints is None:
+            return False
+        if record.runs(generation):
+            await first_of(record.over(), timeout=NOTICE_SECONDS)
+        while record.live and (record.halted or record.starting):
+            await record.ended(LOOK_SECONDS)
+        return record.live and not record.runs(generation)
+
+
+def _has_ended(error: ElasticError | Relayed) -> bool:
+    """Return whether an error says that the part of the job has ended on a worker."""
+    try:
+        cause = load_error(error.data) if isinstance(error, Relayed) else error
+    except Exception:  # loading an object of user code may raise any exception
+        return False
+    return isinstance(cause, UnknownJob | NodeLost)
 
 
 def _check_alive(record: JobRecord) -> None:

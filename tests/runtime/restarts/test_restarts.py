@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -239,5 +240,28 @@ def test_restart_leaves_out_a_worker_that_is_to_leave_since_they_were_chosen(fak
         assert await coordinator.restarts.restart(record, LOST) is None
         assert record.nodes == [A]
         assert prepared(workers, FIRST + 1) == [A]
+
+    asyncio.run(run())
+
+
+def test_end_of_input_reaches_the_next_generation_of_a_job_that_restarts(fake, workers, tmp_path):
+    async def run():
+        call = fake.submission(executors=2, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+        pushed = tuple(replace(one, pushed=one.name == "rows") for one in call.summaries)
+        coordinator = Coordinator(workers)
+        await coordinator.submit(replace(call, summaries=pushed))
+        record = coordinator.jobs["job"]
+
+        def ended(call):
+            return UnknownJob("job 'job' has ended") if call.generation == FIRST else None
+
+        for address in (A, B):
+            workers.answers[address, part_calls.CloseSource] = ended
+        closing = asyncio.ensure_future(coordinator.pushed.close_source(job_calls.CloseSource("job", "rows", 0)))
+        await until(lambda: workers.asked(part_calls.CloseSource))
+        assert await coordinator.restarts.restart(record, LOST) is None
+        await asyncio.wait_for(closing, 20)
+        assert [call.generation for _, call in workers.asked(part_calls.CloseSource)] == [FIRST, FIRST + 1]
+        await coordinator.stop(job_calls.Stop("job"))
 
     asyncio.run(run())
