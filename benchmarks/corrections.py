@@ -1,11 +1,15 @@
-"""The CPU time of windows whose results late rows correct: with slices, and with a state for each instance.
+"""The CPU time of windows: of functions with a merge, and with corrections by late rows.
 
-Prints one JSON line per setting: nanoseconds of one task per row (adding rows, correcting results, closing instances)
-with either plan, their ratio, and the ratio that the cost model predicts by the costs that the slices have measured.
+First prints one JSON line per number of keys: nanoseconds of one task per row, without late rows, for aggregates and
+for functions with a merge that compute the same, of batches and per key.
+
+Then prints one JSON line per setting: nanoseconds of one task per row (adding rows, correcting results, closing
+instances) with either plan, their ratio, and that which the cost model predicts by what the slices have measured.
 The task adds counts and sums without an executor around it. A share of the rows is late by up to the allowed lateness;
 the others are in the order of time. Settings alternate between the plans; medians of the runs.
 
     python benchmarks/corrections.py [--rows 1000000] [--runs 3] [--keys 1000 10000] [--batch 8192]
+        [--only corrections|own-logic]
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import dask_elastic as de
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
@@ -40,6 +45,7 @@ WINDOWS = {
 LATENESS = "10min"
 HOURS = 6
 SCHEMA = pa.schema({"key": pa.int64(), "value": pa.int64(), "at": pa.timestamp("us")})
+OUTPUT = {"most": pa.int64(), "total": pa.int64()}
 AGGREGATES = {"rows": de.aggregate.Count(), "total": de.aggregate.Sum("value")}
 
 
@@ -54,18 +60,58 @@ def stream(rows: int, keys: int, late: float) -> pa.RecordBatch:
     )
 
 
-def measured(windows: Any, rows: pa.RecordBatch, batch: int, share: bool) -> tuple[float, Any, Windowing]:
+def extremes(rows: pa.RecordBatch, parts: Any) -> dict[str, Any]:
+    """Return a partial result of each part, without Python per key."""
+    values, starts = rows["value"].to_numpy(), parts.offsets[:-1]
+    return {"most": np.maximum.reduceat(values, starts), "total": np.add.reduceat(values, starts)}
+
+
+def joined(left: pa.RecordBatch, right: pa.RecordBatch) -> dict[str, Any]:
+    return {
+        "most": pc.max_element_wise(left["most"], right["most"]),
+        "total": pc.add(left["total"], right["total"]),
+    }
+
+
+@de.per_key(output=OUTPUT)
+def extremes_of_key(key: int, rows: pa.RecordBatch) -> dict[str, int]:
+    values = rows["value"].to_numpy()
+    return {"most": int(values.max()), "total": int(values.sum())}
+
+
+def joined_of_key(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {"most": max(one["most"], other["most"]), "total": one["total"] + other["total"]}
+
+
+def own_logic(rows: int, keys: int, batch: int, runs: int) -> dict[str, Any]:
+    """Return nanoseconds per row of aggregates, and of functions with a merge that compute the same."""
+    batches = stream(rows, keys, 0.0)
+    logics: dict[str, tuple[Any, dict[str, Any]]] = {
+        "aggregates": ({"most": de.aggregate.Max("value"), "total": de.aggregate.Sum("value")}, {}),
+        "per_batch": (extremes, {"merge": joined, "output": OUTPUT}),
+        "per_key": (extremes_of_key, {"merge": joined_of_key}),
+    }
+    name = "1h every 10min"
+    took = {
+        level: statistics.median(measured(WINDOWS[name], batches, batch, logic, **merging)[0] for _ in range(runs))
+        for level, (logic, merging) in logics.items()
+    }
+    return {"windows": name, "keys": keys, **{level: round(one / rows * 1e9) for level, one in took.items()}}
+
+
+def measured(
+    windows: Any, rows: pa.RecordBatch, batch: int, logic: Any, **options: Any
+) -> tuple[float, Any, Windowing]:
     """Return the CPU seconds of one task, and what it has measured of its windows."""
     topology = de.Topology("corrections")
     source = topology.source("rows", de.sources.Iterable(lambda: [], event_time="at")).key_by("key")
-    options = {"share": share, "allowed_lateness": LATENESS}
-    source.window(windows).compute(AGGREGATES, name="out", **options)
+    source.window(windows).compute(logic, name="out", **options)
     store = PrimaryState(SHARDS, lambda hashes: (hashes % SHARDS).astype(int))
     for shard in range(SHARDS):
         store.grant(shard, TASK)
     operator = topology.operator("out")
-    logic = WindowLogic(operator, store, store.session(TASK), SHARDS, True)
-    logic.clock = time.thread_time
+    task = WindowLogic(operator, store, store.session(TASK), SHARDS, True)
+    task.clock = time.thread_time
     record = pa.record_batch({"shard": np.arange(SHARDS)})
     record = record.replace_schema_metadata({INPUT_SCHEMA: SCHEMA.serialize().to_pybytes()})
     policy = ErrorPolicy("fail", print)
@@ -74,10 +120,10 @@ def measured(windows: Any, rows: pa.RecordBatch, batch: int, share: bool) -> tup
     began = time.thread_time()
     for start in range(0, rows.num_rows, batch):
         part = slice(start, start + batch)
-        logic.process(rows.slice(start, batch), hashes[part], reached=reached)
+        task.process(rows.slice(start, batch), hashes[part], reached=reached)
         due = int(times[part].max()) // step * step
         if reached is None or due > reached:
-            logic.fire(SimpleNamespace(record=TimersDue(due), rows=record, reached=reached, side=None), policy)
+            task.fire(SimpleNamespace(record=TimersDue(due), rows=record, reached=reached, side=None), policy)
             reached = due
     return time.thread_time() - began, store.costs(), operator.windowing
 
@@ -89,7 +135,8 @@ def compared(name: str, rows: int, keys: int, batch: int, late: float, runs: int
     costs, windowing = None, None
     for _ in range(runs):
         for share in (True, False):
-            took, found, its = measured(WINDOWS[name], batches, batch, share)
+            options = {"share": share, "allowed_lateness": LATENESS}
+            took, found, its = measured(WINDOWS[name], batches, batch, AGGREGATES, **options)
             seconds[share].append(took)
             if share:
                 costs, windowing = found, its
@@ -121,7 +168,13 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--late", type=float, nargs="+", default=[0.0, 0.01, 0.1])
+    parser.add_argument("--only", choices=["corrections", "own-logic"])
     chosen = parser.parse_args()
+    if chosen.only != "corrections":
+        for keys in chosen.keys:
+            print(json.dumps(own_logic(chosen.rows, keys, chosen.batch, chosen.runs)), flush=True)
+    if chosen.only == "own-logic":
+        return
     for name in WINDOWS:
         for keys in chosen.keys:
             for late in chosen.late:
