@@ -8,7 +8,7 @@ Every `--every` seconds a shard moves from the task with more load to the other 
 evens them best. The costs are those of the engine: nothing is emulated.
 
 Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores
-that is in use, and the latencies to the end of processing of the rows that are due in the second after the request of a
+that is in use, and the latencies to the end of processing of the rows that are due in the two seconds after the request of a
 move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
 results, from the end of their window to the sink.
 
@@ -37,7 +37,7 @@ from dask_elastic.vocab.errors import MoveRefused
 
 STRATEGIES = ("instant", "disruptive", "smooth", "labelled", "auto")
 
-AFFECTED = 1.0
+AFFECTED = 2.0
 """Seconds after the request of a move in which the rows that are due count as due during the migration."""
 
 
