@@ -12,7 +12,7 @@ import pyarrow as pa
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 
-SHARDS = 16
+SHARDS = 8
 BATCH_SECONDS = 0.02
 RISE = 6.0
 HELD = 4.0

@@ -8,12 +8,12 @@ Every `--every` seconds a shard moves from the task with more load to the other 
 evens them best. The costs are those of the engine: nothing is emulated.
 
 Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores
-that is in use, and the latencies to the end of processing of the rows that are due in the second after the request of a
-move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
+that is in use, and the latencies to the end of processing of the rows that are due in the two seconds after the request
+of a move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
 results, from the end of their window to the sink.
 
-    python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 10000] [--every 2] [--keys 50000]
-        [--fields 64] [--only smooth] [--close 4s]
+    python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 8000] [--every 4] [--keys 50000]
+        [--fields 128] [--only smooth] [--close 4s]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dask_elastic.vocab.errors import MoveRefused
 
 STRATEGIES = ("instant", "disruptive", "smooth", "labelled", "auto")
 
-AFFECTED = 1.0
+AFFECTED = 2.0
 """Seconds after the request of a move in which the rows that are due count as due during the migration."""
 
 
@@ -167,10 +167,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--warm", type=float, default=16.0, help="seconds before the load changes")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=10_000)
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between the starts of two moves")
+    parser.add_argument("--rate", type=float, default=8_000)
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between the starts of two moves")
     parser.add_argument("--keys", type=int, default=50_000, help="keys of each shard")
-    parser.add_argument("--fields", type=int, default=64, help="aggregates of each key, 8 bytes each")
+    parser.add_argument("--fields", type=int, default=128, help="aggregates of each key, 8 bytes each")
     parser.add_argument("--close", help="length of the windows; without it none closes")
     parser.add_argument("--only", choices=STRATEGIES, action="append")
     given = parser.parse_args()

@@ -93,7 +93,6 @@ class Moves:
         self._reasons: dict[int, str] = {}
         self.instant = InstantMoves(routes, store)
         self.instant.arrived = self._record_instant
-        self.instant.merging.part_bytes = self.choice.part_bytes
         self.finished = 0
         self.finished_across = 0
         self.recent: deque[MoveRecord] = deque(maxlen=1_000)

@@ -16,7 +16,7 @@ from dask_elastic.state.store import KeyedStore
 
 Portions: TypeAlias = Iterator[pa.RecordBatch]
 
-PORTION_BYTES = 1 << 18
+PORTION_BYTES = 1 << 19
 """Bytes of state that are moved within the home at a time; events, and keys that are new to the store, wait as long."""
 
 

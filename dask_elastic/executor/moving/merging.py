@@ -13,6 +13,10 @@ from dask_elastic.executor.piece import SMALL_BLOCK, Piece
 MERGED_ROWS = SMALL_BLOCK
 """Partials that a task merges as one unit of work, at most: rows that arrive meanwhile wait no longer than that."""
 
+MERGED_BYTES = 1 << 19
+"""Bytes of partials that it merges at a time, at most. With less, states of hundreds of columns take several times as
+long: a part costs time for each column, however few keys it has."""
+
 Enter = Callable[[pa.RecordBatch, int, float], Piece]
 """Enters partials of a shard as work that is not settled."""
 
@@ -24,13 +28,10 @@ class Merging:
     ----------
     enter : callable
         Enters partials as work.
-    part_bytes : callable
-        Returns how many bytes of partials a task merges as one unit of work, at most.
     """
 
     def __init__(self) -> None:
         self.enter: Enter
-        self.part_bytes: Callable[[], float] = lambda: float("inf")
         # Without those that a task is merging.
         self._left: dict[int, HandedState] = {}
         # How many parts of these shards are work that no task has done.
@@ -71,7 +72,7 @@ class Merging:
         return piece
 
     def _next(self, shard: int, state: HandedState, now: float) -> Piece | None:
-        part = state.take(MERGED_ROWS, self.part_bytes())
+        part = state.take(MERGED_ROWS, MERGED_BYTES)
         if part is None:
             return None
         self._left[shard] = state

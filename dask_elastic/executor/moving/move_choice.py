@@ -22,9 +22,6 @@ FIRST_PAUSE = 0.002
 LEAST_BYTES = 65_536
 """State below this says nothing about how fast state travels."""
 
-MERGED_SECONDS = 0.002
-"""Seconds for which rows may wait behind partials that are merged: as long as a shard pauses otherwise."""
-
 NEWEST = 0.3
 """The weight of a new measurement in the mean."""
 
@@ -80,13 +77,9 @@ class MoveChoice:
 
     def merged(self, nbytes: int, busy: float) -> None:
         """Note how long a task has merged some partials."""
-        if nbytes >= LEAST_BYTES / 2 and busy > 0:
+        if nbytes >= LEAST_BYTES and busy > 0:
             self.merge_bytes_per_second = _mean(self.merge_bytes_per_second, nbytes / busy)
             self.merge_part = _mean(self.merge_part or busy, busy)
-
-    def part_bytes(self) -> float:
-        """Return how many bytes of partials a task is to merge at a time."""
-        return max(LEAST_BYTES, MERGED_SECONDS * self.merge_bytes_per_second)
 
     def record_entered(self, event_time: int, now: float) -> None:
         """Note the event time of a state record, in microseconds, and when it was entered."""
