@@ -119,6 +119,20 @@ def test_second_move_is_refused_and_reads_of_state_wait_until_groups_are_still(j
     job(test)
 
 
+def test_worker_that_joins_during_a_move_takes_no_part(job):
+    async def test(coordinator, scheduler, record):
+        held = scheduler.held["a", group_calls.HoldGroups] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        while asked(scheduler) != ["HoldGroups"]:
+            await asyncio.sleep(0)
+        record.spec = record.spec.with_guest("c")
+        held.set()
+        await moving
+        assert {address for address, call in scheduler.calls if isinstance(call, group_calls.GroupCall)} == {"a", "b"}
+
+    job(test)
+
+
 def test_job_that_ends_during_a_move_ends_the_wait(job):
     async def test(coordinator, scheduler, record):
         scheduler.held["a", group_calls.SwitchGroups] = asyncio.Event()

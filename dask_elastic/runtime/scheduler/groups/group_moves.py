@@ -129,11 +129,12 @@ class GroupMoves:
     async def _carry_out(self, record: JobRecord, move: GroupMove[int]) -> GroupsMoved:
         """Have the nodes do what the protocol says, until the move has ended."""
         nbytes, pause, reason = 0, 0.0, ""
+        # Workers may join meanwhile, but none of the instances is ever there.
+        nodes = sorted(record.homes.needed)
         action = move.handle(GroupEvent.STARTED)
         while action is not GroupAction.CLOSE:
             if action in (GroupAction.SWITCH, GroupAction.PAUSE):
                 record.groups.switched()
-            nodes = [node for node, _ in record.spec.members]
             move.ask(nodes)
             answers = await self._asked(record, move, nodes, _call(record, move, action))
             if errors := [answer for answer in answers if isinstance(answer, BaseException)]:
