@@ -96,7 +96,7 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(rows.run)
         try:
-            for turn in range(8):
+            for turn in range(6):
                 operator, executors = ("first", 3) if turn % 2 == 0 else ("second", 2)
                 target = int(random.integers(executors))
                 before = owners(job, operator)
