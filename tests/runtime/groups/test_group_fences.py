@@ -1,0 +1,99 @@
+"""Groups leave an executor when its fence has come back from all nodes that get its outputs, or the job has ended."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dask_elastic.runtime.protocol.group_calls import HoldGroups
+from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
+from dask_elastic.runtime.worker.groups.local_move import LocalMove
+from dask_elastic.vocab.errors import MoveRefused, ProtocolError, UnknownJob
+from dask_elastic.vocab.identity import ExecutorId
+
+GIVES = ExecutorId("op", 0)
+OTHER = ExecutorId("op", 1)
+
+
+class Peer:
+    """Keeps what is sent."""
+
+    def __init__(self, sent, address):
+        self.sent, self.address = sent, address
+
+    def __getattr__(self, name):
+        return lambda generation, *arguments: self.sent.append((name, self.address, *arguments))
+
+
+@pytest.fixture
+def moves():
+    """The moves of a job on the node 0 of three, two of which have homes; an executor here takes part in one."""
+    sent = []
+    tier = SimpleNamespace(
+        settled=frozenset((0, 1, 2)), node_of=lambda executor: executor.index, groups_of=lambda operator: None
+    )
+    spec = SimpleNamespace(job="job", generation_id=("job", 1), nodes=("a", "b", "c"))
+    part = SimpleNamespace(
+        members=SimpleNamespace(node=0, tier=tier, spec=spec), threads=SimpleNamespace(ended=False), homes={}, sent=sent
+    )
+    made = GroupMoves(part, SimpleNamespace(peer=lambda address: Peer(sent, address)))
+    made._move = LocalMove("op", 4, False, [GIVES])
+    made.part = part
+    return made
+
+
+def fenced(moves):
+    """Begin to send a fence; returns the thread that waits and what it ended with."""
+    ended = []
+
+    def fence():
+        try:
+            moves.fence(GIVES, 4)
+            ended.append("passed")
+        except Aborted:
+            ended.append("aborted")
+
+    thread = threading.Thread(target=fence)
+    thread.start()
+    return thread, ended
+
+
+def test_fence_passes_when_the_last_node_has_confirmed_it(moves):
+    thread, ended = fenced(moves)
+    pause = threading.Event()
+    while len(moves.part.sent) < 2:
+        pause.wait(0.001)
+    assert moves.part.sent == [("send_group_fence", address, GIVES, 4) for address in ("b", "c")]
+    moves.fence_passed(GIVES, 4, 2)
+    thread.join(0.05)
+    assert thread.is_alive(), "one node has not confirmed"
+    moves.fence_passed(GIVES, 4, 1)
+    thread.join(100)
+    assert ended == ["passed"]
+
+
+def test_fence_is_aborted_with_the_job(moves):
+    waited = moves._move.wait_for_exchanged()
+    thread, ended = fenced(moves)
+    moves.part.threads.ended = True
+    moves.abort()
+    thread.join(100)
+    assert ended == ["aborted"]
+    with pytest.raises(UnknownJob, match="job 'job' ended while groups of 'op' moved"):
+        waited.result(100)
+
+
+def test_node_confirms_a_fence_to_the_home_of_the_executor(moves):
+    moves.pass_fence(OTHER, 4)
+    assert moves.part.sent == [("send_group_fence_passed", "b", OTHER, 4, 0)]
+
+
+def test_reports_of_another_move_are_refused(moves):
+    for report in (moves.drained, moves.exchanged):
+        with pytest.raises(ProtocolError, match="takes no part in a move of groups of 'op' to 3"):
+            report(GIVES, 3)
+    with pytest.raises(MoveRefused, match="key groups of 'op' do not move"):
+        moves.hold(HoldGroups("job", 1, "op", 5, {0: 1}, drains=False))
