@@ -24,6 +24,12 @@ class MovedGroups(NamedTuple):
         Seconds for which rows of a group waited at most.
     seconds : float
         Seconds from the request to the end.
+
+    Examples
+    --------
+    >>> moved = MovedGroups(groups=2, nbytes=4096, pause=0.012, seconds=0.03)
+    >>> moved.groups, moved.pause
+    (2, 0.012)
     """
 
     groups: int
