@@ -116,7 +116,7 @@ def unit_costs(costs: WindowCosts | None) -> UnitCosts:
     return UnitCosts(
         **(found | {"batch": batch}),
         formed=costs.merging / formed if formed > 0 else None,
-        correction=costs.correcting / costs.corrections if costs.correcting > 0 else None,
+        correction=costs.correcting / costs.corrections if min(costs.correcting, costs.corrections) > 0 else None,
         measured=tuple(found),
     )
 
