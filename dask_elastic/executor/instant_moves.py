@@ -142,7 +142,8 @@ class InstantMoves:
 
     def _begin_waiting(self, handed: HandedOver, now: float) -> list[Instruction]:
         move = handed.move
-        if move.phase is not InstantPhase.WAITING:
+        # The thread that sets state aside may be at it: what was settled meanwhile comes beside events.
+        if move.phase is not InstantPhase.WAITING or move.shard in self._setting_aside:
             return []
         if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
             return self._act(handed, move.handle(InstantEvent.TARGET_DRAINING), now)

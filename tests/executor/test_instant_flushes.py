@@ -12,8 +12,10 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.moving import merging
 from dask_elastic.routing.keyspace import KeySpace
+from dask_elastic.state import store
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab import messages as m
+from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import PartialsMoved
 from dask_elastic.vocab.watermark import Watermark
@@ -31,9 +33,9 @@ def executor():
         limits=ExecutorLimits(migration="instant", patience=0.0),
     )  # fmt: skip
     made.start()
-    store = made.store
-    store.declare(pa.schema({"key": pa.int64()}), [Field("count", np.dtype(np.int64), 0)])
-    session = store.session(AT_HOME)
+    primary = made.store
+    primary.declare(pa.schema({"key": pa.int64()}), [Field("count", np.dtype(np.int64), 0)])
+    session = primary.session(AT_HOME)
     rows = pa.record_batch({"key": [*range(KEYS)]})
     located = session.locate(rows, ["key"], np.arange(KEYS, dtype=np.uint64) * SHARDS + SHARD)
     session.apply(located, lambda current: [current[0] + 1])
@@ -107,6 +109,18 @@ def test_flush_waits_for_all_partials_before_a_record(executor, monkeypatch):
     assert SHARD not in executor.moves
 
 
+def state_of(hashes):
+    """Return encoded state of keys with these hashes."""
+    made = store.KeyedStore(SHARDS, lambda found: (found % SHARDS).astype(np.intp))
+    made.declare(pa.schema({"key": pa.int64()}), [Field("count", np.dtype(np.int64), 0)])
+    for shard in range(SHARDS):
+        made.grant(shard, 0)
+    session = made.session(0)
+    rows = pa.record_batch({"key": [*range(len(hashes))]})
+    session.apply(session.locate(rows, ["key"], hashes), lambda current: [current[0] + 1])
+    return made.extract()
+
+
 def a_remote_shard(executor, shard):
     """Let the task on the other node own a shard, without state."""
     executor.store.revoke(shard)
@@ -148,3 +162,32 @@ def test_shards_are_set_aside_one_after_the_other(executor):
     second = executor.handle(events.MoveShard(3, AT_HOME), 0.0)
     assert (first, second) == ([do.SetAside(1)], [])
     assert do.SetAside(3) in executor.handle(events.StateSetAside(1), 0.0)
+
+
+def test_portion_that_is_being_set_aside_is_not_lost_as_the_target_drains(executor, monkeypatch):
+    executor.handle(events.SetCores({0: 1, 1: 1, 2: 1}), 0.0)
+    far, other = 1, max(executor.routes.tasks)
+    a_remote_shard(executor, far)
+    hashes = np.arange(KEYS, dtype=np.uint64) * SHARDS + far
+    rows = pa.record_batch({"key": [*range(KEYS)]})
+    batch = Batch(rows, hashes, 0.0)
+    executor.accept(executor.split(batch), ORIGIN, batch, 0, 0.0)
+    number, _ = executor.take(FAR, 0.0)
+    executor.store.install(state_of(hashes))
+    assert executor.handle(events.MoveShard(far, other), 0.0) == [do.SetAside(far)]
+    executor.handle(events.SetCores({0: 1, 1: 1}), 0.0)
+    real = store.encode
+
+    def encode(state):
+        # A sub-batch that the source has processed is settled by the thread that reads its connection.
+        executor.take_back(m.Done(FAR, number, 0.001), 0.0)
+        return real(state)
+
+    monkeypatch.setattr(store, "encode", encode)
+    executor.moves.instant.set_portion_aside(far)
+    monkeypatch.undo()
+    while executor.moves.instant.set_portion_aside(far):
+        pass
+    executor.handle(events.StateSetAside(far), 0.0)
+    assert far not in executor.moves
+    assert executor.store.extract([far]).num_rows == KEYS

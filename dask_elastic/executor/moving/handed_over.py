@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from dask_elastic.executor.moving.handed_state import HandedState
+from dask_elastic.executor.moving.handed_state import HandedState, bytes_at_once
 from dask_elastic.executor.piece import Piece
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.migration.instant import InstantMove
@@ -17,7 +17,8 @@ from dask_elastic.state.store import KeyedStore
 Portions: TypeAlias = Iterator[pa.RecordBatch]
 
 PORTION_BYTES = 1 << 19
-"""Bytes of state that are moved within the home at a time; events, and keys that are new to the store, wait as long."""
+"""Bytes of state with few columns that are moved within the home at a time, see `bytes_at_once`; events, and keys that
+are new to the store, wait as long."""
 
 
 class HandedOver:
@@ -117,7 +118,9 @@ class HandedOver:
         if not (self.is_aside and self.is_free):
             return False
         if not self.is_taken:
-            self._portions = self._portions or store.portions_of(self.move.shard, PORTION_BYTES)
+            if self._portions is None:
+                nbytes = bytes_at_once(PORTION_BYTES, len(store.fields))
+                self._portions = store.portions_of(self.move.shard, int(nbytes))
             part = next(self._portions, None)
             if part is not None:
                 self._take(part)

@@ -14,8 +14,7 @@ MERGED_ROWS = SMALL_BLOCK
 """Partials that a task merges as one unit of work, at most: rows that arrive meanwhile wait no longer than that."""
 
 MERGED_BYTES = 1 << 19
-"""Bytes of partials that it merges at a time, at most. With less, states of hundreds of columns take several times as
-long: a part costs time for each column, however few keys it has."""
+"""Bytes of partials with few columns that it merges at a time, at most; see `bytes_at_once`."""
 
 Enter = Callable[[pa.RecordBatch, int, float], Piece]
 """Enters partials of a shard as work that is not settled."""
