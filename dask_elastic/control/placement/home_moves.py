@@ -83,12 +83,18 @@ def home_moves(
         One for each executor of the job that the placement moves. The gains are those of the moves in this order, so
         that they sum to the gain of all.
     """
-    problem = placed.problem
-    choice = _Choice(
-        placed, settings, rates or MoveRates(settings.handover, settings.transfer), purpose,
-        max(settings.cooldown, settings.period, horizon),
-    )  # fmt: skip
-    own = len(placed.executors)
+    rates = rates or MoveRates(settings.handover, settings.transfer)
+    chosen, order = _chosen(placed, placement, _Choice(placed, settings, rates, purpose, horizon))
+    if order.overfull():
+        # What stays, or leaves its state, takes the room that others count on: only the whole plan is known to fit.
+        chosen, order = _chosen(placed, placement, _Choice(placed, settings, rates, Purpose.ORDER, horizon))
+    moves, kept = (tuple(one for one in chosen if (one.strategy == NONE) is stays) for stays in (False, True))
+    return ChosenMoves(moves, kept, order.distance, order.bin)
+
+
+def _chosen(placed: PlacedExecutors, placement: Placement, choice: _Choice) -> tuple[list[HomeMove], _Order]:
+    """Return the moves to a placement in their order, and what they lead to."""
+    problem, own = placed.problem, len(placed.executors)
     left = np.flatnonzero(placement.bin[:own] != problem.current[:own]).tolist()
     if len(left) > ORDERED:
         left.sort(key=lambda group: (not problem.draining[problem.current[group]], -problem.weight[group], group))
@@ -99,8 +105,7 @@ def home_moves(
         group = min(left, key=lambda one: order.rank(one, int(placement.bin[one]))) if by_gain else left[0]
         left.remove(group)
         found.append(choice.made(order, group, int(placement.bin[group])))
-    moves, kept = (tuple(one for one in found if (one.strategy == NONE) is stays) for stays in (False, True))
-    return ChosenMoves(moves, kept, order.distance, order.bin)
+    return found, order
 
 
 class _Choice:
@@ -115,7 +120,8 @@ class _Choice:
     def __init__(
         self, placed: PlacedExecutors, settings: PlacementSettings, rates: MoveRates, purpose: Purpose, horizon: float
     ):
-        self.placed, self.settings, self.rates, self.purpose, self.horizon = placed, settings, rates, purpose, horizon
+        self.placed, self.settings, self.rates, self.purpose = placed, settings, rates, purpose
+        self.horizon = max(settings.cooldown, settings.period, horizon)
         self._any_kept = False
 
     def made(self, order: _Order, group: int, target: int) -> HomeMove:
@@ -207,6 +213,10 @@ class _Order:
         """Return whether a group fits into what is left of a bin."""
         limit = self.problem.limit[target]
         return bool((self.totals[target] + self.problem.loads[group] <= limit * (1 + SLACK)).all())
+
+    def overfull(self) -> bool:
+        """Return whether a bin has more than it may."""
+        return bool((self.totals > self.problem.limit * (1 + 2 * SLACK)).any())
 
     def slots(self, bin: int) -> SlotUse:
         """Return the slots of a bin, and the cores there."""

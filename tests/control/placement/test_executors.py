@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,6 +78,18 @@ def test_moves_lead_to_the_placement_and_their_gains_sum_to_that_of_the_plan(sna
     assert sum(move.traffic for move in moves) == pytest.approx(gained, abs=1e-3)
 
 
+def used(placed, chosen):
+    """Return the loads of bins after the moves: where shards have moved, processor time is needed elsewhere."""
+    problem = placed.problem
+    totals = problem.totals(chosen.bin)
+    for one in chosen.moves:
+        if one.strategy == "labelled":
+            load = problem.loads[placed.executors.index(one.executor), 0]
+            totals[placed.nodes.index(one.source), 0] -= load
+            totals[placed.nodes.index(one.target), 0] += load
+    return totals
+
+
 @settings(max_examples=100, deadline=None)
 @given(clusters(), st.data())
 def test_moves_by_any_strategy_keep_the_rules_of_the_problem(snapshot, data):
@@ -85,8 +99,10 @@ def test_moves_by_any_strategy_keep_the_rules_of_the_problem(snapshot, data):
     rates = MoveRates(*data.draw(st.tuples(st.floats(0, 10), st.floats(1e3, 1e9))))
     horizon = data.draw(st.floats(0, 1e4))
     placement = problem.placement(approach(problem, np.array(wanted)))
-    chosen = home_moves(placed, placement, SETTINGS, rates, Purpose.BALANCE, horizon)
-    validate(problem, problem.placement(chosen.bin))
+    purpose = data.draw(st.sampled_from([Purpose.BALANCE, Purpose.TRAFFIC]))
+    chosen = home_moves(placed, placement, SETTINGS, rates, purpose, horizon)
+    validate(replace(problem, capacity=None), problem.placement(chosen.bin))
+    assert (used(placed, chosen) <= problem.limit * (1 + 1e-6)).all()
     assert len(chosen.moves) + len(chosen.kept) == placement.moves
     for one in (*chosen.moves, *chosen.kept):
         costs = {cost.strategy: cost for cost in one.costs}
@@ -115,6 +131,23 @@ def test_moves_keep_all_measurements_and_cores(snapshot):
         )
         assert other.home in other.cores
     assert [job.executors for job in moved.jobs[1:]] == [job.executors for job in snapshot.jobs[1:]]
+
+
+def test_homes_that_change_places_where_memory_is_scarce_move_both(made):
+    # Rows wait less if only the first one moves, but its state has no room beside that of the other.
+    executors = [
+        made.executor("a", 0, 0, 1.5, 150_000_000),
+        made.executor("a", 1, 0, 3.0, 0),
+        made.executor("a", 2, 1, 0.0, 150_000_000),
+        made.executor("a", 3, 1, 2.0, 0),
+    ]
+    nodes = [made.node(0, memory=2**29), made.node(1, memory=2**29)]
+    placed = placed_of(made.snapshot(nodes, made.job(executors)))
+    placement = placed.problem.placement([1, 0, 0, 1])
+    validate(placed.problem, placement)
+    chosen = home_moves(placed, placement, SETTINGS, MoveRates(0.01, 1e9))
+    assert (used(placed, chosen) <= placed.problem.limit * (1 + 1e-6)).all()
+    assert {(one.executor.index, one.strategy) for one in chosen.moves} == {(0, "home"), (2, "home")}
 
 
 def test_pinned_and_held_executors_leave_only_retiring_nodes(made):
