@@ -24,9 +24,9 @@ def retire(
     """Move executors and tasks off workers, and return when the workers can be closed without loss for running jobs.
 
     Executors that are at home there move one by one, see `Job.move_executor`, and get as many cores on other workers as
-    are free. Jobs with a source or a sink there, and static jobs, are restarted on other workers, from a checkpoint
-    behind which they have read nothing: they pause for about a second, and no row is lost or shown twice. No job uses
-    the retired workers again, also if none was ever submitted to the cluster.
+    are free. Jobs with a source or a sink there, or with executors that do not move, are restarted on other workers,
+    from a checkpoint behind which they have read nothing: they pause for about a second, and no row is lost or shown
+    twice. No job uses the retired workers again, also if none was ever submitted to the cluster.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def retire(
     Raises
     ------
     PlanningError
-        If a worker does not exist; if it hosts a source, a sink or an executor of a static job, and the job takes no
+        If a worker does not exist; if it hosts a source, a sink or an executor that does not move, and the job takes no
         checkpoints, or would lose rows in a restart; or if no other worker is left. Nothing is changed.
     TimeoutError
         If a job still has sources, sinks, executors or tasks on the workers after `timeout`. The workers get no new

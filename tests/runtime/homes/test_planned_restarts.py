@@ -13,7 +13,9 @@ from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
 from dask_elastic.runtime.protocol.cluster_calls import Keep
+from dask_elastic.runtime.protocol.group_calls import ForgetGroups, GroupsMoved, HoldGroups, MoveGroups, SwitchGroups
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.checkpoints import instances
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
@@ -66,6 +68,9 @@ class Parts:
         kinds = {summary.name: summary.kind for summary in self.record.spec.summaries}
         made = {"source": SourcePosition(), "compute": ExecutorPart(Chain(4), 0.0), "sink": ()}
         for one in instances(self.record.spec):
+            if one.component in self.record.groups.tables:
+                table = self.record.groups.table(one.component)
+                made["compute"] = ExecutorPart(Chain(table.groups), 0.0, groups=table.owned_by(one.index))
             part = pickle.dumps(Pickled.of(made[kinds[one.component]]))
             await self.coordinator.checkpoints.acknowledge(
                 checkpoint_calls.Acknowledge(call.job, call.generation, call.number, *one, part)
@@ -291,6 +296,34 @@ def test_home_does_not_move_while_sources_wait(durable):
         assert ["is about to restart without workers that are to leave" in one for one in refused] == [True]
 
     durable(test)
+
+
+def test_key_groups_do_not_move_while_sources_wait_and_stay_with_their_executors(durable):
+    async def test(coordinator, scheduler, parts):
+        for address in scheduler.workers:
+            scheduler.answers[address, HoldGroups] = scheduler.answers[address, ForgetGroups] = None
+            scheduler.answers[address, SwitchGroups] = GroupsMoved(0, 0.0)
+        await coordinator.groups.move_groups(MoveGroups("job", "op0", (0,), 2, None))
+        before, refused = parts.record.groups.table("op0").owners.tolist(), []
+
+        async def move():
+            try:
+                await coordinator.groups.move_groups(MoveGroups("job", "op0", (1,), 1, None))
+            except MoveRefused as error:
+                refused.append(str(error))
+
+        def moved():
+            parts.spawn(move())
+            return True
+
+        parts.on_begin = [None, moved]
+        await coordinator.retirement.retire(Retire(("a",), timeout=60))
+        assert ["is about to restart without workers that are to leave" in one for one in refused] == [True]
+        assert parts.halted == [False, True]
+        assert sorted(parts.record.nodes) == ["b", "c"]
+        assert parts.record.groups.table("op0").owners.tolist() == before
+
+    durable(test, paradigm=RESOURCE, migration="progressive")
 
 
 def test_job_that_stops_with_a_savepoint_is_not_restarted(durable):

@@ -233,6 +233,8 @@ def check_moving(record: JobRecord) -> None:
         raise MoveRefused(f"{name} is {status}: key groups move only while it is running")
     if record.checkpoints is not None and (record.checkpoints.stopping or record.checkpoints.held):
         raise MoveRefused(f"{name} is being stopped with a savepoint: its key groups do not move any more")
+    if record.checkpoints is not None and record.checkpoints.leaving:
+        raise MoveRefused(f"{name} is about to restart without workers that are to leave: move key groups after that")
 
 
 def _gone(record: JobRecord) -> ElasticError:
