@@ -127,7 +127,7 @@ class InstantMoves:
         return instructions
 
     def _may_begin(self, handed: HandedOver, source: Task) -> bool:
-        if not handed.may_open:
+        if self._is_setting_aside(handed):
             return False
         if handed.move.smooth and self.routes.has_side(source, handed.move.shard):
             # What an earlier move has divided cannot be divided again.
@@ -142,14 +142,17 @@ class InstantMoves:
 
     def _begin_waiting(self, handed: HandedOver, now: float) -> list[Instruction]:
         move = handed.move
-        # The thread that sets state aside may be at it: what was settled meanwhile comes beside events.
-        if move.phase is not InstantPhase.WAITING or move.shard in self._setting_aside:
+        if move.phase is not InstantPhase.WAITING or self._is_setting_aside(handed):
             return []
         if self.routes.tasks[move.target].status is not TaskStatus.ACTIVE:
             return self._act(handed, move.handle(InstantEvent.TARGET_DRAINING), now)
         if not self._may_begin(handed, self.routes.tasks[move.source]):
             return []
         return self._act(handed, move.handle(InstantEvent.SOURCE_READY), now)
+
+    def _is_setting_aside(self, handed: HandedOver) -> bool:
+        # A thread of its own does that; what tasks have processed is settled beside it.
+        return handed.move.shard in self._setting_aside
 
     def label_returned(self, task: int, shard: int, now: float) -> list[Instruction] | None:
         """Continue the move of a shard whose label has returned; None if no move waits for it."""

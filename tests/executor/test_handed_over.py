@@ -72,13 +72,13 @@ def test_state_of_a_remote_source_has_what_it_flushes_meanwhile(smooth):
     handed = a_move(smooth, at_home=False)
     assert handed.move_portion(store)
     assert handed.move_portion(store)
-    assert not handed.may_open
+    assert not handed.is_taken
     # One key that was taken, one that was not, and a new one.
     changed = {0: 50, 8: 58, 20: 70}
     handed.change(flushed(changed))
     while handed.move_portion(store):
         pass
-    assert handed.may_open
+    assert handed.is_taken
     handed.change(flushed({2: 52}))
     assert values_in(store) == {1: 1}
     assert handed_values(handed) == BEFORE | changed | {2: 52}

@@ -74,11 +74,6 @@ class HandedOver:
         """The task whose state is set aside."""
         return self.move.target if self.source_at_home else self.move.source
 
-    @property
-    def may_open(self) -> bool:
-        """Whether the next owner may begin: the primary copy is set aside, or that of an owner at home."""
-        return self.source_at_home or self.is_taken
-
     def begin(self, empty: KeyedStore) -> None:
         """Set aside what is flushed from now on.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -32,7 +30,7 @@ RESUMED_SECONDS = 30
 def has_ended(process):
     """Whether a process has ended, or is a zombie."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+        return process.status() == psutil.STATUS_ZOMBIE
     return True
 
 
@@ -46,14 +44,14 @@ def test_killed_scheduler_and_a_worker_of_it_that_wakes_later(small_cluster, wai
     doomed = subprocess.Popen([sys.executable, doomed_cluster.__file__, tmp_path], stdout=subprocess.PIPE, text=True)
     workers = []
     try:
-        workers = json.loads(doomed.stdout.readline())
+        workers = [psutil.Process(pid) for pid in json.loads(doomed.stdout.readline())]
         catalog = Catalog(CheckpointFolder(checkpoints))
         wait_until(lambda: len(catalog.numbers()) == 2, "two checkpoints are complete")
         sleeping = workers[0]
-        os.kill(sleeping, signal.SIGSTOP)
+        sleeping.suspend()
         doomed.kill()
         doomed.wait()
-        noted = tmp_path / "calls" / str(sleeping)
+        noted = tmp_path / "calls" / str(sleeping.pid)
         with (
             dask.config.set(QUICK),
             Client(small_cluster(n_workers=1, threads_per_worker=2), set_as_default=False) as client,
@@ -65,7 +63,7 @@ def test_killed_scheduler_and_a_worker_of_it_that_wakes_later(small_cluster, wai
             newest = catalog.numbers()[0]
             wait_until(lambda: catalog.numbers()[0] > newest, "a new checkpoint is complete")
             before = noted.read_text().count("\n")
-            os.kill(sleeping, signal.SIGCONT)
+            sleeping.resume()
             wait_until(lambda: has_ended(sleeping), "the worker sees that its scheduler is lost")
             # A call that had begun when the process was suspended ends; no other call begins.
             assert noted.read_text().count("\n") <= before + 1
@@ -73,8 +71,9 @@ def test_killed_scheduler_and_a_worker_of_it_that_wakes_later(small_cluster, wai
             table = job.state("followed").to_arrow().to_pylist()
     finally:
         for process in workers:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+            # Most have ended, and their numbers may belong to other processes by now.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         doomed.kill()
         doomed.stdout.close()
         doomed.wait()

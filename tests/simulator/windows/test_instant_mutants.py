@@ -73,7 +73,7 @@ def partials_are_dropped(monkeypatch):
 
 def source_takes_part_although_it_closes(monkeypatch):
     """A move begins while the source processes a state record, which a loss lets the target repeat."""
-    monkeypatch.setattr(InstantMoves, "_may_begin", lambda self, handed, source: handed.may_open)
+    monkeypatch.setattr(InstantMoves, "_may_begin", lambda self, handed, source: not self._is_setting_aside(handed))
 
 
 def partials_of_a_lost_source_are_forgotten(monkeypatch):

@@ -17,12 +17,12 @@ TRIED_FIRST = (16, 32)
 
 def flushes_while_portions_are_taken_are_lost(monkeypatch):
     real = HandedOver.change
-    monkeypatch.setattr(HandedOver, "change", lambda self, state: real(self, state) if self.may_open else None)
+    monkeypatch.setattr(HandedOver, "change", lambda self, state: real(self, state) if self.is_taken else None)
     monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
 
 
 def target_begins_before_all_portions_are_taken(monkeypatch):
-    monkeypatch.setattr(HandedOver, "may_open", property(lambda self: True))
+    monkeypatch.setattr(InstantMoves, "_is_setting_aside", lambda self, handed: False)
     monkeypatch.setattr(handed_over, "PORTION_BYTES", 1)
 
 
