@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed.utils import get_mp_context
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,6 +32,11 @@ os.environ.setdefault("DASK_ELASTIC__LIGHT_LOAD", "0")
 
 # A LocalCluster gives a worker up that is missing so long after a loss, also because it was killed once more.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1 hour")
+
+# Workers of clusters that tests start in their own process have then imported what they need. The clusters of pages,
+# examples, commands and the demonstration are those of a user: their workers are new interpreters.
+dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+get_mp_context().set_forkserver_preload(["distributed.nanny", "dask_elastic", "dask_elastic_plugins.install"])
 
 # A test that takes long, because the machine is slow or busy, does not fail.
 settings.register_profile("any speed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,6 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # pytest-xdist 3.8 adds the group to an attribute that pytest 9.2 no longer has.
         if hasattr(item, "_id") and not item.nodeid.endswith(f"@{group}"):
             item._id = type(item._id).parse(f"{item.nodeid}@{group}")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave out what stays until the end: modules, and thousands of collected tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
