@@ -9,6 +9,7 @@ from __future__ import annotations
 from dask_elastic.meters.batch_cost import BatchCost
 from dask_elastic.meters.brief_work import BriefWork
 from dask_elastic.meters.counter_rate import CounterRate
+from dask_elastic.meters.departures import Departures
 from dask_elastic.meters.edge_rows import EdgeRows
 from dask_elastic.meters.flow_window import FlowWindow
 from dask_elastic.meters.function_costs import FunctionCosts
@@ -30,6 +31,7 @@ __all__ = [
     "BatchCost",
     "BriefWork",
     "CounterRate",
+    "Departures",
     "EdgeRows",
     "FlowWindow",
     "FunctionCosts",

@@ -12,6 +12,9 @@ import pyarrow as pa
 Replay = Literal["at-most-once"]
 """What a user accepts of a source that cannot rewind."""
 
+Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""What a source does to each batch."""
+
 
 def never_stopping() -> bool:
     """Return False; the default of `SourceContext.stopping`."""
@@ -121,8 +124,8 @@ class Source(ABC):
     True
     >>> source.accept(pa.RecordBatch.from_pydict({"number": [7]})).num_rows
     1
-    >>> source.known_schema() is None
-    True
+    >>> source.known_schema() is None, source.converts() is None
+    (True, True)
     """
 
     parallel: int = 1
@@ -183,6 +186,19 @@ class Source(ABC):
             When they do not fit the schema.
         """
         return rows
+
+    def converts(self) -> Convert | None:
+        """Return what `read` does to each batch of `mailbox`, for a pushed source that does nothing else.
+
+        Few rows are then sent on by the thread that has received them, without `read`, if nothing else waits. A
+        subclass that overrides `read` alone is always read.
+
+        Returns
+        -------
+        callable or None
+            Takes a batch, and returns the batch to send, which may be empty. The default is None: all rows are read.
+        """
+        return None
 
     def known_schema(self) -> pa.Schema | None:
         """Return the schema of the rows that it yields, if that is known; called after `check` on the client.

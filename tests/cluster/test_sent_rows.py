@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pandas as pd
 import pyarrow as pa
@@ -11,7 +12,7 @@ from counting_jobs import RUN
 from distributed import Client
 
 import dask_elastic as de
-from dask_elastic.vocab.errors import SchemaMismatch
+from dask_elastic.vocab.errors import JobFailed, SchemaMismatch, UserCodeError
 
 SCHEMA = pa.schema({"n": pa.int64(), "word": pa.string()})
 ROWS = {"n": [1, 2], "word": ["a", "b"]}
@@ -127,3 +128,47 @@ def test_job_submitted_anew_has_rows_cast_to_its_own_schema(client):
         job.send(ROWS)
     job.send({"n": ["1"], "word": ["a"]})
     assert collected(job).schema == other
+
+
+def with_thread(rows):
+    """Add in which thread this is called; negative numbers are refused."""
+    if min(rows["n"].to_pylist()) < 0:
+        raise ValueError("no such number")
+    names = [threading.current_thread().name] * rows.num_rows
+    return pa.record_batch({"sender": rows["sender"], "n": rows["n"], "thread": names})
+
+
+def test_few_rows_are_processed_in_the_thread_of_their_connection(cluster, client, wait_until):
+    topology = de.Topology("short")
+    sent = topology.source("rows", de.sources.Push(pa.schema({"sender": pa.int64(), "n": pa.int64()})))
+    rows = sent.map(with_thread, name="tidy")
+    rows.sink(de.sinks.Collect(), name="out")
+    rows.key_by("sender").compute({"total": de.aggregate.Sum("n")}, name="summed", executors=1)
+    job = de.submit(topology, client)
+    with Client(cluster, set_as_default=False) as other:
+        handles, number = (job, de.job("short", other)), 0
+
+        def are_passed():
+            nonlocal number
+            for _ in range(20):
+                for sender, handle in enumerate(handles):
+                    handle.send({"sender": [sender], "n": [number]})
+                number += 1
+            return "elastic-reader" in job.collect("out")["thread"].to_pylist()
+
+        wait_until(are_passed, "rows are passed on by the thread that receives them")
+        for handle in handles:
+            handle.flush(timeout=100)
+        wait_until(lambda: job.collect("out").num_rows == 2 * number, "all rows are written")
+        found = job.collect("out").to_pylist()
+        for sender in range(2):
+            assert [row["n"] for row in found if row["sender"] == sender] == list(range(number))
+        totals = {0: sum(range(number)), 1: sum(range(number))}
+        wait_until(
+            lambda: dict(zip(*job.state("summed").to_arrow().to_pydict().values(), strict=True)) == totals, "sums"
+        )
+    with pytest.raises(UserCodeError, match=r"operator 'tidy'.*no such number"):
+        for _ in range(100_000):
+            job.send({"sender": [0], "n": [-1]})
+    with pytest.raises(JobFailed):
+        job.wait(**RUN)

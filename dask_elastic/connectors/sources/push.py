@@ -9,7 +9,7 @@ import pyarrow as pa
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.topology.casting import cast_rows
 from dask_elastic.topology.schema import plain_schema
-from dask_elastic.topology.source import Replay, SourceContext
+from dask_elastic.topology.source import Convert, Replay, SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
 
@@ -105,6 +105,22 @@ class Push(ColumnSource):
         """
         return cast_rows(self.schema, rows, "rows sent to sources.Push")
 
+    def converts(self) -> Convert:
+        """Return what `read` does to each batch: `accept`, and the choice of the columns that are read.
+
+        Returns
+        -------
+        callable
+            Takes a batch, and returns the rows to send.
+
+        Raises
+        ------
+        SourceError
+            As `check`.
+        """
+        names = self._names(self.schema)
+        return lambda rows: self.accept(rows).select(names)
+
     def read(self, context: SourceContext) -> Iterator[tuple[pa.RecordBatch, object]]:
         """Read batches from the mailbox until it ends.
 
@@ -127,12 +143,12 @@ class Push(ColumnSource):
         """
         if context.mailbox is None:
             raise SourceError(f"{self!r} has no mailbox to read: it can only be read by a job on a cluster.")
-        names = self._names(self.schema)
+        convert = self.converts()
         taken = context.offset if isinstance(context.offset, int) else 0
         for batch in context.mailbox:
             if context.stopping():
                 return
             taken += 1
-            rows = self.accept(batch)
+            rows = convert(batch)
             if rows.num_rows:
-                yield rows.select(names), taken if context.position is None else context.position()
+                yield rows, taken if context.position is None else context.position()

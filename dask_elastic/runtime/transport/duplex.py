@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
-from dask_elastic.runtime.transport.lanes import READY, CommLane, CommReader, SocketLane, SocketReader
+from dask_elastic.runtime.transport.lanes import READY, CommLane, CommReader, SocketLane, SocketReader, nothing
 from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.packet_queue import PacketQueue
 from dask_elastic.runtime.transport.wire import Buffers, Header, Message, messages_of, unpack
@@ -34,6 +34,8 @@ class Duplex:
         Called with the error when sending fails; from any thread.
     limit : int
         Bytes of the largest packet that is read.
+    handled : callable
+        Called in the thread that handles messages after all those that it has got at once.
 
     Notes
     -----
@@ -46,8 +48,10 @@ class Duplex:
         handle: Callable[[Header, Buffers], None],
         on_broken: Callable[[BaseException], None],
         limit: int = MAX_FRAME,
+        handled: Callable[[], None] = nothing,
     ):
         self._handle = handle
+        self._handled = handled
         self._on_broken = on_broken
         self._limit = limit
         self._queue = PacketQueue(COALESCED_BYTES, lambda: _UNNUMBERED)
@@ -68,10 +72,11 @@ class Duplex:
         """
         if plain:
             self._lane = SocketLane(comm, self._queue.next_packet, self._on_broken)
-            self._reader = SocketReader(comm, self._handle_packet, self._limit, READY if accepted else b"")
+            greeting = READY if accepted else b""
+            self._reader = SocketReader(comm, self._handle_packet, self._limit, greeting, self._handled)
         else:
             self._lane = CommLane(comm, self._queue.next_packet, self._on_broken)
-            self._reader = CommReader(comm, self._handle_packet)
+            self._reader = CommReader(comm, self._handle_packet, self._handled)
 
     def send(self, *messages: Message) -> None:
         """Send messages; called by any thread, once the connection has started."""

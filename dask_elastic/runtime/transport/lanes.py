@@ -45,6 +45,10 @@ CHUNK_BYTES = 64 * 2**10
 NextPacket = Callable[[], Packet | None]
 
 
+def nothing() -> None:
+    """Do nothing, after the packets of a connection to which that makes no difference."""
+
+
 def is_plain(comm: Any) -> bool:
     """Return whether a comm is a plain TCP connection, whose socket threads can use."""
     return type(comm) is TCP
@@ -200,6 +204,8 @@ class CommReader:
         The connection.
     handle : callable
         Takes each packet, in order.
+    handled : callable
+        Called in the same thread after each packet.
 
     Attributes
     ----------
@@ -207,10 +213,11 @@ class CommReader:
         When something was received last, by the monotonic clock.
     """
 
-    def __init__(self, comm: Any, handle: Callable[[Packet], None]):
+    def __init__(self, comm: Any, handle: Callable[[Packet], None], handled: Callable[[], None] = nothing):
         self.last_received = time.monotonic()
         self._comm = comm
         self._handle = handle
+        self._handled_read = handled
         self._loop = asyncio.get_running_loop()
         self._problem: ProtocolError | None = None
         self._handled = asyncio.Event()
@@ -238,8 +245,11 @@ class CommReader:
     def _run(self) -> None:
         try:
             while (packet := self._packets.get()) is not None:
-                with DEFERRED:
-                    self._handle(packet)
+                try:
+                    with DEFERRED:
+                        self._handle(packet)
+                finally:
+                    self._handled_read()
         except ProtocolError as error:
             # Later packets would be out of order.
             self._problem = error
@@ -264,9 +274,18 @@ class SocketReader:
         Bytes of the largest packet.
     greeting : bytes
         Sent before anything is read.
+    handled : callable
+        Called in the same thread after the packets that one call has read, when nothing is deferred.
     """
 
-    def __init__(self, comm: Any, handle: Callable[[Packet], None], limit: int = MAX_FRAME, greeting: bytes = READY):
+    def __init__(
+        self,
+        comm: Any,
+        handle: Callable[[Packet], None],
+        limit: int = MAX_FRAME,
+        greeting: bytes = READY,
+        handled: Callable[[], None] = nothing,
+    ):
         self._limit = limit
         self._greeting = greeting
         self._handling = False
@@ -274,6 +293,7 @@ class SocketReader:
         self._comm = comm
         self._socket = take_socket(comm)
         self._handle = handle
+        self._handled_read = handled
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[BaseException] = self._loop.create_future()
         threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
@@ -293,9 +313,12 @@ class SocketReader:
             self._socket.sendall(self._greeting)
             for packets in self._read():
                 self._handling = True
-                with DEFERRED:
-                    for packet in packets:
-                        self._handle(packet)
+                try:
+                    with DEFERRED:
+                        for packet in packets:
+                            self._handle(packet)
+                finally:
+                    self._handled_read()
                 self._handling = False
         except Exception as reason:  # reported to the event loop, whatever it is
             error = reason

@@ -89,15 +89,18 @@ class Inlet:
 
     Notes
     -----
-    While the mailbox is full, the thread that reads the connection waits: the client is not told that its rows were
-    taken, and stops when its window is used up. Rows that arrive after the end of the source are dropped; ``ended``
-    says how many batches were taken before. If the source makes rows durable, they count as taken once they are.
+    The thread that reads the connection sends small batches on itself while the source is idle; see `Shortcut`. While
+    the mailbox is full, it waits: the client is not told that its rows were taken, and stops when its window is used
+    up. Rows that arrive after the end of the source are dropped; ``ended`` says how many batches were taken before. If
+    the source makes rows durable, they count as taken once they are.
     """
 
     def __init__(self, node: HostingNode, comm: Comm, plain: bool):
         self._node = node
         self._job_part: JobPart | None = None
         self._mailbox: Mailbox | None = None
+        # Where rows wait for `bring`.
+        self._brought: Mailbox | None = None
         self._decoder = Decoder()
         self._spool: Spool | None = None
         self._sender = ""
@@ -114,7 +117,7 @@ class Inlet:
         self._source_ended = False
         self._refusing = False
         limit = node.channels.options.max_frame
-        self.duplex = Duplex(self._handle, self._unsent, limit)
+        self.duplex = Duplex(self._handle, self._unsent, limit, self._bring)
         self.duplex.start(comm, plain, accepted=True)
 
     def _handle(self, header: Header, parts: Buffers) -> None:
@@ -179,7 +182,8 @@ class Inlet:
             return
         try:
             sent = SentBatch(self._sender, sequence)
-            while not mailbox.offer(rows, OFFER_SECONDS, due, sent):
+            self._brought = mailbox
+            while not mailbox.offer(rows, OFFER_SECONDS, due, sent, brings=True):
                 logger.debug("a client waits: the mailbox of its source has been full for %g s", OFFER_SECONDS)
             self._count(cost_of(parts))
         except SourceError as error:
@@ -192,6 +196,12 @@ class Inlet:
             self._say_ended()
         else:
             self._report_if_due()
+
+    def _bring(self) -> None:
+        """Let the rows go on that have arrived at once."""
+        mailbox, self._brought = self._brought, None
+        if mailbox is not None:
+            mailbox.bring()
 
     def _count(self, cost: int) -> None:
         """Count a batch that is in the mailbox, and was therefore accepted by the spool."""

@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.meters import BriefWork, CounterRate, PhaseTime, SendSize
+from dask_elastic.meters import BriefWork, Departures, InlineCost, SendSize
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.deferred import DEFERRED
@@ -21,6 +22,7 @@ from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
+from dask_elastic.runtime.worker.buffers.shortcut import Sent, Shortcut
 from dask_elastic.runtime.worker.buffers.spooled_queue import spooled_rows
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
@@ -37,9 +39,6 @@ from dask_elastic.vocab.watermark import Watermark
 
 if TYPE_CHECKING:
     from distributed import Client
-
-REPORTED_SECONDS = 2.0
-"""The reported rate is the mean over so many seconds."""
 
 
 class SourceThread:
@@ -96,7 +95,6 @@ class SourceThread:
         self.source = source
         self.instances = instances
         self.emitter = emitter
-        self.rows = 0
         self.mailbox = mailbox
         self.spool = mailbox.spool if isinstance(mailbox, Mailbox) else None
         self.clock = clock
@@ -120,18 +118,15 @@ class SourceThread:
         self._stop = threading.Event()
         self._drained = False
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
-        self._recent, self._recent_sending = CounterRate(REPORTED_SECONDS), CounterRate(REPORTED_SECONDS)
-        self._sending = PhaseTime()
-        # When the last batch began to leave, its lag then, and while it leaves, the time at which it was due.
-        self._left_at, self._left_lag = 0.0, 0.0
-        self._leaving: float | None = None
+        self._departures = Departures()
         self._pace = Pace(source.rate and source.rate / instances, time.time(), ticks=TICKS)
-        self._brief_work = BriefWork()
+        self._brief_work, self._cost = BriefWork(), InlineCost()
+        self._rest: Sent | None = None  # what the sending thread has to send first
         self._size = SendSize(functools.partial(exchange.join_bytes, identity))
 
     def start(self) -> None:
         """Start reading."""
-        self._recent.per_second(0, time.monotonic())
+        self._departures.per_second(time.monotonic())
         if self._start.ended:
             self.mailbox.close()
             self._end()
@@ -192,30 +187,31 @@ class SourceThread:
         self._read_ahead.close()
         self.mailbox.abort()
 
+    @property
+    def rows(self) -> int:
+        """Rows that have left, or are leaving."""
+        return self._departures.rows
+
     def rows_per_second(self) -> float:
         """Return the recent rate at which rows leave; called for each report of the worker."""
-        return self._recent.per_second(self.rows, time.monotonic())
+        return self._departures.per_second(time.monotonic())
 
     def busy(self) -> float:
         """Return the recent share of time in which rows left and did not wait for credit; called for each report."""
-        now = time.time()
-        sending = min(1.0, self._recent_sending.per_second(self._sending.total(now), now))
-        return max(0.0, sending - self.exchange.backpressured(self.identity))
+        return max(0.0, self._departures.sending(time.time()) - self.exchange.backpressured(self.identity))
 
     def lag(self) -> float:
         """Return by how many seconds rows leave later than they were due, or had arrived at a source without a rate.
 
         A batch that cannot leave for lack of credit lags more and more; without rows to send there is no lag.
         """
-        now, due = time.time(), self._leaving
-        if due is not None:
-            return max(0.0, now - due)
-        return max(0.0, self._left_lag) if now - self._left_at < REPORTED_SECONDS else 0.0
+        return self._departures.lag(time.time())
 
     def _run_reader(self) -> None:
-        # A reader that waits until rows are due sends them itself. If it lags, it reads ahead: batches are then joined.
-        # So are those that are small compared with what is due at one moment.
+        # A reader that waits until rows are due sends them itself. If it lags, or a batch is small compared with what is
+        # due at one moment, it reads ahead: batches are then joined.
         waits = self.source.pushed or self.source.rate is not None
+        self._open_shortcut()
         for rows, due in self._paced():
             if waits and time.time() - due < SLICE_SECONDS and not self._pace.is_small(rows):
                 is_open = self._read_ahead.pass_through(rows, due, self._send)
@@ -225,24 +221,45 @@ class SourceThread:
                 return
         self._read_ahead.close()
 
+    def _open_shortcut(self) -> None:
+        """Let threads that receive rows send them, where nothing but the rows decides what leaves and when."""
+        if isinstance(self.mailbox, Mailbox) and self.source.rate is None and self._reached is None:
+            means = self._read_ahead, self._pass, self._cost, self._brief_work, self._explained, self.threads.guarded
+            with self._explained():
+                self.mailbox.shortcut = Shortcut.of(self.source, *means)
+
+    def _pass(self, rows: pa.RecordBatch, due: float) -> bool:
+        """Send rows in a thread that must not wait for credit; returns whether some lack it."""
+        sent = self._send_now(rows, due)
+        if sent.left:
+            self._rest = sent
+        else:
+            self._finish(sent)
+        return self._rest is not None
+
     def _send(self, rows: pa.RecordBatch, due: float) -> None:
-        self.rows += rows.num_rows
+        self._finish(self._send_now(rows, due))
+
+    def _send_now(self, rows: pa.RecordBatch, due: float) -> Sent:
+        """Send what has credit; `_finish` comes next, and one thread at a time calls either."""
         self.exchange.idle_watch.note()
-        self._left_at = now = time.time()
-        self._left_lag, self._leaving = now - due, due
-        self._sending.begin(now)
-        if (clock := self.clock) is not None:
-            self._emit_watermark(clock.begin())
-        (nbytes, left), _ = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
+        self._departures.begin(rows.num_rows, due, time.time())
+        if self.clock is not None:
+            self._emit_watermark(self.clock.begin())
+        (nbytes, left), busy = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
+        self._cost.add(rows.num_rows, busy)
+        return Sent(rows, nbytes, left)
+
+    def _finish(self, sent: Sent) -> None:
+        """Send what lacks credit, and what comes behind the rows."""
+        rows, nbytes, left = sent
         if left:
-            # For credit, which may depend on what was left.
-            self._run_left(waits=True)
+            self._run_left(waits=True)  # credit may depend on it
             nbytes += self.exchange.deliver(self.identity, left)
         self._size.emitted(rows.num_rows, nbytes)
-        self._leaving = None
-        self._sending.end(time.time())
-        if clock is not None:
-            self._emit_watermark(clock.sent(rows, time.monotonic()))
+        self._departures.end(time.time())
+        if self.clock is not None:
+            self._emit_watermark(self.clock.sent(rows, time.monotonic()))
 
     def _emit(self, rows: pa.RecordBatch, due: float) -> tuple[int, Sequence[Delivery]]:
         """Emit rows without waiting for credit; returns the bytes delivered, and the outputs that lack credit."""
@@ -261,8 +278,8 @@ class SourceThread:
         self.mailbox.close()
         if self.threads.ended:
             raise Aborted
-        if (clock := self.clock) is not None:
-            self._emit_watermark(clock.end())
+        if self.clock is not None:
+            self._emit_watermark(self.clock.end())
         self._end()
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -274,6 +291,9 @@ class SourceThread:
         while (taken := self._read_ahead.take(self._joins())) is not None:
             rows, due = taken
             if rows is None:
+                if rest := self._rest:
+                    self._finish(rest)
+                self._rest = None
                 self.barriers.send_due()
                 self._tell_quiet()
             else:
@@ -392,12 +412,17 @@ class SourceThread:
             position=None if (spool := self.spool) is None else lambda: spool.offset,
             epochs=self.mailbox.read if isinstance(self.mailbox, EpochBuffer) else None,
         )
-        try:
+        with self._explained():
             read = self._watched(iter(self.source.read(context)))
             for rows, offset in without_first(read, self._start.skip):
                 if self._reached is not None:
                     self._positions.read(rows.num_rows, offset)
                 yield rows
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except (ElasticError, Aborted, GeneratorExit):
             raise
         except Exception as error:

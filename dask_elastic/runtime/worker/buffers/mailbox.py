@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS
+from dask_elastic.runtime.worker.buffers.shortcut import Shortcut
 from dask_elastic.runtime.worker.buffers.spool import Spool
 from dask_elastic.vocab.errors import SourceError
 
@@ -50,6 +51,9 @@ _UNNAMED = SentBatch()
 class Mailbox:
     """Batches from `Job.send` that the source has not read yet; bounded in bytes. Iterating joins the waiting ones.
 
+    One thread iterates. While it waits, any other one may send what arrives by a shortcut: it *passes* the batch by,
+    and the reading thread takes nothing meanwhile.
+
     Parameters
     ----------
     limit : int
@@ -63,6 +67,8 @@ class Mailbox:
         When the rows read last were due, as their sender has said; the oldest of joined ones.
     arrived : float
         When the oldest of the rows read last arrived here, in seconds since the epoch.
+    shortcut : Shortcut or None
+        How a thread that brings rows sends them itself; None where all rows are to be read.
     """
 
     def __init__(self, limit: int = MAILBOX_BYTES, spool: Spool | None = None):
@@ -70,13 +76,23 @@ class Mailbox:
         self.spool = spool
         self.due: float | None = None
         self.arrived = 0.0
+        self.shortcut: Shortcut | None = None
+        # Whether the reading thread waits, and whether another one sends rows.
+        self._waits = self._passing = False
         self._letters: deque[_Letter] = deque()
         self._bytes = 0
         self._closed = spool is not None and spool.ended
         self._changed = threading.Condition(threading.Lock())
         self._watchers: list[Callable[[], None]] = []
 
-    def offer(self, rows: pa.RecordBatch, timeout: float, due: float | None = None, sent: SentBatch = _UNNAMED) -> bool:
+    def offer(
+        self,
+        rows: pa.RecordBatch,
+        timeout: float,
+        due: float | None = None,
+        sent: SentBatch = _UNNAMED,
+        brings: bool = False,
+    ) -> bool:
         """Add a batch, waiting up to `timeout` seconds for room; returns whether there was room.
 
         A batch that was added before, as far as the spool knows, is not added again.
@@ -91,6 +107,8 @@ class Mailbox:
             When the rows were due, in seconds since the epoch.
         sent : SentBatch, optional
             Sender and number.
+        brings : bool
+            Whether the caller calls `bring` soon: the reading thread need not be woken before.
 
         Raises
         ------
@@ -100,6 +118,8 @@ class Mailbox:
         letter = _Letter(rows, due, time.time(), rows.nbytes + BATCH_BYTES)
         with self._changed:
             if self._bytes >= self.limit and not self._closed:
+                # What waits for `bring` is read instead, since the caller waits as well.
+                self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closed or self._bytes < self.limit, timeout)
                 if self._bytes >= self.limit and not self._closed:
                     return False
@@ -112,8 +132,37 @@ class Mailbox:
                 letter = letter._replace(number=number)
             self._letters.append(letter)
             self._bytes += letter.nbytes
-            self._changed.notify_all()
+            if not brings or self.shortcut is None:
+                self._changed.notify_all()
             return True
+
+    def bring(self) -> None:
+        """Send what waits in the calling thread, if the source is idle and the rows are few; else have it read."""
+        with self._changed:
+            if self._passing or not self._letters:
+                # The thread that passes rows by has the others read.
+                return
+            if not self._may_pass():
+                self._changed.notify_all()
+                return
+            was_full = self._bytes >= self.limit
+            taken = self._take()
+            self._passing = True
+        rows, due, arrived = _joined(taken)
+        assert self.shortcut is not None, "without one nothing passes"
+        if not self.shortcut.send(rows, arrived if due is None else min(due, time.time())):
+            # The job fails: what is behind these rows must not leave.
+            return
+        with self._changed:
+            self._passing = False
+            if was_full or self._letters or self._closed:
+                self._changed.notify_all()
+
+    def _may_pass(self) -> bool:
+        """Begin to use the shortcut, if it is free, and nothing that waits has to be read."""
+        if self.shortcut is None or not self._waits or self._closed:
+            return False
+        return self.shortcut.begin(sum(letter.rows.num_rows for letter in self._letters))
 
     @property
     def closed(self) -> bool:
@@ -142,6 +191,9 @@ class Mailbox:
         """Close the mailbox, because the job has ended."""
         if self.spool is not None:
             self.spool.abort()
+        with self._changed:
+            # The reading thread must not wait for rows that have failed.
+            self._passing = False
         self.close()
 
     def watch(self, note_end: Callable[[], None]) -> None:
@@ -164,18 +216,18 @@ class Mailbox:
             yield entry.rows
         while True:
             with self._changed:
-                while not (self._letters or self._closed):
+                while self._passing or not (self._letters or self._closed):
+                    self._waits = True
                     self._changed.wait()
+                    self._waits = False
                 if not self._letters:
                     return
                 taken = self._take()
                 self._changed.notify_all()
-            first = taken[0]
             if self.spool is not None:
                 self.spool.offset = taken[-1].number
-            self.arrived = first.arrived
-            self.due = first.due if first.due is None else min(letter.due or 0.0 for letter in taken)
-            yield first.rows if len(taken) == 1 else pa.concat_batches([letter.rows for letter in taken])
+            rows, self.due, self.arrived = _joined(taken)
+            yield rows
 
     def _take(self) -> list[_Letter]:
         """Remove the first batch and those behind it that can be joined with it."""
@@ -188,3 +240,12 @@ class Mailbox:
             taken.append(self._letters.popleft())
         self._bytes -= sum(letter.nbytes for letter in taken)
         return taken
+
+
+def _joined(letters: list[_Letter]) -> tuple[pa.RecordBatch, float | None, float]:
+    """Return the rows of letters that can be joined, when the oldest were due, and when the first ones arrived."""
+    first = letters[0]
+    if len(letters) == 1:
+        return first.rows, first.due, first.arrived
+    due = first.due if first.due is None else min(letter.due or 0.0 for letter in letters)
+    return pa.concat_batches([letter.rows for letter in letters]), due, first.arrived

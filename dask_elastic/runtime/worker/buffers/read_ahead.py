@@ -18,7 +18,7 @@ WAITING_BYTES = 16 * 2**20
 
 
 class ReadAhead:
-    """A bounded queue of batches with the time at which each was due; one thread puts, one takes.
+    """A bounded queue of batches with the time at which each was due; one thread puts, one takes, one sends at a time.
 
     Parameters
     ----------
@@ -33,6 +33,7 @@ class ReadAhead:
         self._sending = False
         self._taken = False
         self._poked = False
+        self._rest = False
         self._until = until
         self._waits_until = math.inf
         # Taken for every batch: without the condition's methods, which are Python code.
@@ -67,19 +68,33 @@ class ReadAhead:
         bool
             Whether the queue is still open.
         """
-        with self._lock:
-            empty = not (self._sending or self._waiting or self._closed or self._poked)
-            self._sending |= empty
-        if not empty:
+        if not self.begin():
             return self.put(rows, due)
         try:
             send(rows, due)
         finally:
-            with self._lock:
-                self._sending = False
-                if self._closed or self._poked or self._until() < self._waits_until:
-                    self._changed.notify()
+            self.end()
         return not self._closed
+
+    def begin(self) -> bool:
+        """Let the calling thread send a batch itself if the queue is empty and idle; it then has to call `end`."""
+        with self._lock:
+            begins = not (self._sending or self._waiting or self._closed or self._poked)
+            self._sending |= begins
+            return begins
+
+    def end(self, rest: bool = False) -> None:
+        """Note that the thread that began to send is done.
+
+        Parameters
+        ----------
+        rest : bool
+            Whether the taking thread has to send the rest, before anything else: `take` returns None there.
+        """
+        with self._lock:
+            self._sending = self._rest = rest
+            if rest or self._closed or self._poked or self._until() < self._waits_until:
+                self._changed.notify()
 
     def poke(self) -> None:
         """Have `take` return soon, with None in place of a batch if none waits."""
@@ -96,8 +111,8 @@ class ReadAhead:
     def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch | None, float] | None:
         """Return the next batch, joined with the waiting ones of its schema behind it; None at the end.
 
-        The batch of the call before counts as sent. When the call has waited as long as it may, or was poked, None
-        takes the place of the batch; until the next call, the reading thread sends nothing itself, as with a batch.
+        The batch of the call before counts as sent. When the call has waited as long as it may, was poked, or is to
+        send a rest, None takes the place of the batch; until the next call, no other thread sends, as with a batch.
 
         Parameters
         ----------
@@ -107,7 +122,7 @@ class ReadAhead:
         with self._lock:
             if self._taken:
                 self._taken = self._sending = False
-            while self._sending or not (self._waiting or self._closed):
+            while not self._rest and (self._sending or not (self._waiting or self._closed)):
                 idles = not self._sending and self._poked
                 if not idles:
                     in_time = self._changed.wait(self._seconds_to_wait())
@@ -116,6 +131,9 @@ class ReadAhead:
                     self._poked, self._taken, self._sending = False, True, True
                     return None, 0.0
             self._poked = False
+            if self._rest:
+                self._rest, self._taken = False, True
+                return None, 0.0
             if not self._waiting:
                 return None
             self._taken = self._sending = True
