@@ -183,7 +183,8 @@ class Inlet:
         try:
             sent = SentBatch(self._sender, sequence)
             self._brought = mailbox
-            while not mailbox.offer(rows, OFFER_SECONDS, due, sent, brings=True):
+            nbytes = sum(map(len, parts))
+            while not mailbox.offer(rows, OFFER_SECONDS, due, sent, brings=True, nbytes=nbytes):
                 logger.debug("a client waits: the mailbox of its source has been full for %g s", OFFER_SECONDS)
             self._count(cost_of(parts))
         except SourceError as error:

@@ -208,8 +208,8 @@ class SourceThread:
         return self._departures.lag(time.time())
 
     def _run_reader(self) -> None:
-        # A reader that waits until rows are due sends them itself. If it lags, or a batch is small compared with what is
-        # due at one moment, it reads ahead: batches are then joined.
+        # A reader that waits until rows are due sends them itself. It reads ahead, so that batches are joined, if it
+        # lags, and what is small compared with the rows that are due at one moment.
         waits = self.source.pushed or self.source.rate is not None
         self._open_shortcut()
         for rows, due in self._paced():

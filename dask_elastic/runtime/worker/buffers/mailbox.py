@@ -82,7 +82,9 @@ class Mailbox:
         self._letters: deque[_Letter] = deque()
         self._bytes = 0
         self._closed = spool is not None and spool.ended
-        self._changed = threading.Condition(threading.Lock())
+        # Taken for every batch: without the condition's methods, which are Python code.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._watchers: list[Callable[[], None]] = []
 
     def offer(
@@ -92,6 +94,7 @@ class Mailbox:
         due: float | None = None,
         sent: SentBatch = _UNNAMED,
         brings: bool = False,
+        nbytes: int | None = None,
     ) -> bool:
         """Add a batch, waiting up to `timeout` seconds for room; returns whether there was room.
 
@@ -109,14 +112,16 @@ class Mailbox:
             Sender and number.
         brings : bool
             Whether the caller calls `bring` soon: the reading thread need not be woken before.
+        nbytes : int, optional
+            Bytes that the rows occupy, if the caller knows them: counting takes as long as decoding.
 
         Raises
         ------
         SourceError
             If the source has ended.
         """
-        letter = _Letter(rows, due, time.time(), rows.nbytes + BATCH_BYTES)
-        with self._changed:
+        letter = _Letter(rows, due, time.time(), (rows.nbytes if nbytes is None else nbytes) + BATCH_BYTES)
+        with self._lock:
             if self._bytes >= self.limit and not self._closed:
                 # What waits for `bring` is read instead, since the caller waits as well.
                 self._changed.notify_all()
@@ -138,7 +143,7 @@ class Mailbox:
 
     def bring(self) -> None:
         """Send what waits in the calling thread, if the source is idle and the rows are few; else have it read."""
-        with self._changed:
+        with self._lock:
             if self._passing or not self._letters:
                 # The thread that passes rows by has the others read.
                 return
@@ -153,7 +158,7 @@ class Mailbox:
         if not self.shortcut.send(rows, arrived if due is None else min(due, time.time())):
             # The job fails: what is behind these rows must not leave.
             return
-        with self._changed:
+        with self._lock:
             self._passing = False
             if was_full or self._letters or self._closed:
                 self._changed.notify_all()
@@ -171,7 +176,7 @@ class Mailbox:
 
     def close(self) -> None:
         """End the source after the batches in the mailbox."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             watchers, self._watchers = self._watchers, []
@@ -180,7 +185,7 @@ class Mailbox:
 
     def end(self) -> None:
         """End the source behind the batches in the mailbox, also after a restart."""
-        with self._changed:
+        with self._lock:
             # Nothing is added behind the mark.
             self._closed = True
             if self.spool is not None and not self.spool.ended:
@@ -191,14 +196,14 @@ class Mailbox:
         """Close the mailbox, because the job has ended."""
         if self.spool is not None:
             self.spool.abort()
-        with self._changed:
+        with self._lock:
             # The reading thread must not wait for rows that have failed.
             self._passing = False
         self.close()
 
     def watch(self, note_end: Callable[[], None]) -> None:
         """Have a function called once the mailbox takes no more rows: at once if it is closed already."""
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._watchers.append(note_end)
                 return
@@ -206,7 +211,7 @@ class Mailbox:
 
     def unwatch(self, note_end: Callable[[], None]) -> None:
         """Undo `watch`; the function may be in progress."""
-        with self._changed:
+        with self._lock:
             if note_end in self._watchers:
                 self._watchers.remove(note_end)
 
@@ -215,7 +220,7 @@ class Mailbox:
             self.arrived, self.due = entry.arrived, entry.due
             yield entry.rows
         while True:
-            with self._changed:
+            with self._lock:
                 while self._passing or not (self._letters or self._closed):
                     self._waits = True
                     self._changed.wait()
