@@ -118,6 +118,33 @@ def test_batches_arrive_in_order_with_due_times(connected):
     connected(test)
 
 
+def test_rows_are_brought_by_a_thread_of_the_connection_also_before_garbage(connected, monkeypatch):
+    threads, bring = [], Mailbox.bring
+
+    def note(mailbox):
+        threads.append(threading.current_thread().name)
+        bring(mailbox)
+
+    monkeypatch.setattr(Mailbox, "bring", note)
+
+    async def test(worker, outlet):
+        # Only `bring` wakes the reading thread.
+        worker.mailbox.shortcut = SimpleNamespace(begin=lambda count: False)
+        reader = worker.read_in_thread()
+        for number in range(10):
+            outlet.offer(outlet.encode(rows(number), None))
+        await taken(outlet, 10)
+        outlet.offer(outlet.encode(rows(10), None))
+        outlet._duplex.send((["rows", "first", None], [b"rows"]))
+        await until(outlet, lambda: outlet.ended)
+        await until(outlet, lambda: worker.read == list(range(11)))
+        assert set(threads) == {"elastic-reader"}
+        worker.mailbox.close()
+        reader.join(SECONDS)
+
+    connected(test)
+
+
 def test_batches_of_two_schemas_and_nested_columns_arrive(connected):
     nested = pa.record_batch({"d": pa.array(["a", "b"]).dictionary_encode(), "l": [[1], [2, 3]]})
 
