@@ -98,6 +98,7 @@ def test_cores_that_name_no_operator_are_refused_by_name():
     from dask_elastic.runtime.client.submission.described_job import checked_job
 
     topology = de.Topology("made")
-    topology.source("rows", de.sources.Arrow(pa.table({"k": [1]})))
+    rows = topology.source("rows", de.sources.Arrow(pa.table({"k": [1]})))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
     with pytest.raises(SubmitError, match=r"^cores=2: give the cores of single operators, as cores=\{'per_key': 2\}"):
         checked_job(topology, None, 2, False, {})
