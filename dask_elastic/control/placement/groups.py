@@ -70,6 +70,7 @@ class _Memory:
 
     worthwhile: int = 0
     moved_at: float = -np.inf
+    owners: npt.NDArray[np.int64] | None = None
 
 
 class GroupPlanning:
@@ -140,6 +141,10 @@ class GroupPlanning:
     ) -> GroupDecision:
         settings = self.settings
         memory = self._memories.setdefault((job_key(job), operator), _Memory())
+        if memory.owners is not None and (memory.owners != current).any():
+            # Not when a plan is made: it may not be carried out.
+            memory.moved_at = snapshot.now
+        memory.owners = current
         homes = [one.home for one in job.executors if one.executor.component == operator]
         problem = PlacementProblem(load, current, len(homes), state_bytes=nbytes, max_cost=settings.budget_bytes)
         now = _distance(problem, problem.current)
@@ -162,7 +167,7 @@ class GroupPlanning:
         if job.dry_run:
             listed = ", ".join(f"{group} to executor {placement.bin[group]}" for group in moved)
             return _decided(job, operator, (), now, then, f"a dry run: these groups would move: {listed}.")
-        memory.worthwhile, memory.moved_at = 0, snapshot.now
+        memory.worthwhile = 0
         transfers = [
             GroupTransfer(
                 group, int(placement.bin[group]), homes[current[group]], homes[placement.bin[group]], int(nbytes[group])

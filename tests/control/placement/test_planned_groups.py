@@ -86,10 +86,19 @@ def test_plan_must_gain_in_several_periods_in_a_row():
 
 def test_groups_rest_after_a_move():
     planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
-    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    loads, owners, moved = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], [1, 1, 0, 0]
     assert decided(planning, loads, owners).moves
-    assert decided(planning, loads, owners, now=59.0).moves == ()
-    assert decided(planning, loads, owners, now=60.0).moves
+    assert decided(planning, loads, moved, now=10.0).moves == ()
+    assert decided(planning, loads, moved, now=69.0).moves == ()
+    assert decided(planning, loads, moved, now=70.0).moves
+
+
+def test_plan_that_is_not_carried_out_is_made_again():
+    planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
+    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    first = decided(planning, loads, owners)
+    assert first.moves
+    assert decided(planning, loads, owners, now=10.0).moves == first.moves
 
 
 @pytest.mark.parametrize("loads", [[0.2, 0.2, 0.2, 0.2], [0.01, 0.01, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
@@ -132,12 +141,12 @@ def test_dry_run_tells_which_groups_would_move_once_a_plan_has_gained_often_enou
     [
         ([0.01, 0.01, 0.0, 0.0], 100.0, "hardly busy"),
         ([0.2, 0.2, 0.2, 0.2], 100.0, "evenly enough"),
-        ([0.3, 0.3, 0.1, 0.1], 59.0, "within the last 60 s"),
+        ([0.3, 0.3, 0.1, 0.1], 100.0, "within the last 60 s"),
     ],
 )
 def test_reason_says_why_there_is_no_plan(loads, now, reason):
     planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0)), [0, 0, 1, 1]
-    assert decided(planning, [0.3, 0.3, 0.1, 0.1], owners).moves
+    assert decided(planning, [0.3, 0.3, 0.1, 0.1], [1, 1, 0, 0]).moves
     assert reason in decided(planning, loads, owners, now=now).reason
 
 
