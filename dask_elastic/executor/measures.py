@@ -77,7 +77,7 @@ class ExecutorMeasure:
     rows : int
         Tuples processed so far.
     moves, moves_across : int
-        Shard moves so far, and those of them between nodes.
+        Shard moves so far, and those of them between nodes; of an executor with key groups, those that have come.
     pending_bytes : int
         Bytes in the pending queues of remote tasks.
     refused : int

@@ -139,6 +139,8 @@ def check_group_strategy(strategy: str) -> None:
     """
     if strategy not in BETWEEN_EXECUTORS:
         names = " or ".join(map(repr, BETWEEN_EXECUTORS))
+        if strategy not in STRATEGIES:
+            raise SubmitError(f"migration={strategy!r}: with paradigm='resource-centric' choose {names}")
         raise SubmitError(
             f"migration={strategy!r} moves shards between the cores of one executor: with "
             f"paradigm='resource-centric' pass {names}"

@@ -210,6 +210,8 @@ class Decision:
         The duration of the decision, in seconds.
     homes : tuple of HomeChange
         The homes that have moved; if the decision is not applied, those that would move.
+    others : tuple of str
+        What else has changed, as text: key groups that have moved, a restart.
     """
 
     number: int
@@ -230,6 +232,7 @@ class Decision:
     observed: float | None = None
     seconds: float = 0.0
     homes: tuple[HomeChange, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
 from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 Floats = npt.NDArray[np.float64]
@@ -69,6 +70,7 @@ class _Memory:
 
     worthwhile: int = 0
     moved_at: float = -np.inf
+    owners: npt.NDArray[np.int64] | None = None
 
 
 class GroupPlanning:
@@ -139,22 +141,33 @@ class GroupPlanning:
     ) -> GroupDecision:
         settings = self.settings
         memory = self._memories.setdefault((job_key(job), operator), _Memory())
+        if memory.owners is not None and (memory.owners != current).any():
+            # Not when a plan is made: it may not be carried out.
+            memory.moved_at = snapshot.now
+        memory.owners = current
         homes = [one.home for one in job.executors if one.executor.component == operator]
         problem = PlacementProblem(load, current, len(homes), state_bytes=nbytes, max_cost=settings.budget_bytes)
         now = _distance(problem, problem.current)
-        rested = snapshot.now - memory.moved_at >= settings.cooldown
-        if problem.mean < settings.least_use or now < settings.least_gain or not rested:
+        if why := self._rest(problem, now, snapshot.now - memory.moved_at):
             memory.worthwhile = 0
-            return _decided(job, operator, (), now, now, "the executors are loaded evenly enough, so groups stay.")
-        placement = home_planner(job.placement).plan(problem, settings.seed)
+            return _decided(job, operator, (), now, now, why)
+        try:
+            placement = home_planner(job.placement).plan(problem, settings.seed)
+        except PlanningError as error:
+            # The groups of other jobs, and of other operators, move nevertheless.
+            memory.worthwhile = 0
+            return _decided(job, operator, (), now, now, f"no plan, so groups stay: {error}")
         then = _distance(problem, placement.bin)
         moved = np.flatnonzero(placement.bin != problem.current).tolist()
         gains = bool(moved) and now - then >= settings.least_gain
         memory.worthwhile = memory.worthwhile + 1 if gains else 0
-        if memory.worthwhile < settings.patience or job.dry_run:
+        if memory.worthwhile < settings.patience:
             why = f"a plan must gain in {settings.patience} periods in a row before groups move."
             return _decided(job, operator, (), now, then, why if gains else "no plan gains enough, so groups stay.")
-        memory.worthwhile, memory.moved_at = 0, snapshot.now
+        if job.dry_run:
+            listed = ", ".join(f"{group} to executor {placement.bin[group]}" for group in moved)
+            return _decided(job, operator, (), now, then, f"a dry run: these groups would move: {listed}.")
+        memory.worthwhile = 0
         transfers = [
             GroupTransfer(
                 group, int(placement.bin[group]), homes[current[group]], homes[placement.bin[group]], int(nbytes[group])
@@ -164,6 +177,17 @@ class GroupPlanning:
         minis = mini_migrations(transfers, settings.max_moves)
         moves = tuple({one.group: one.executor for one in mini} for mini in minis)
         return _decided(job, operator, moves, now, then, "groups move so that the executors are loaded evenly.")
+
+    def _rest(self, problem: PlacementProblem, distance: float, rested: float) -> str:
+        """Return why groups stay without a plan, as a sentence for people; empty if there should be one."""
+        settings = self.settings
+        if problem.mean < settings.least_use:
+            return "the executors are hardly busy, so groups stay."
+        if distance < settings.least_gain:
+            return "the executors are loaded evenly enough, so groups stay."
+        if rested < settings.cooldown:
+            return f"groups have moved within the last {settings.cooldown:g} s, so they stay."
+        return ""
 
 
 def _decided(

@@ -287,6 +287,8 @@ class GroupExecutor(ElasticExecutor):
             self._continue(exchange, group, handed.event_time, now)
             del exchange.missing[group]
         self._own(self.owned | {*handed.groups})
+        self.moves.finished += len(handed.groups)
+        self.moves.finished_across += len(handed.groups) * handed.across
         owner = self.routes.table.owner.tolist()
         for group in handed.groups:
             # The task learns by this that there are timers and windows that it does not know.

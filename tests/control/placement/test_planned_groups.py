@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_elastic.control.placement import groups
 from dask_elastic.control.placement.groups import GroupPlanning
+from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.vocab.errors import MissingExtra
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
@@ -80,10 +86,19 @@ def test_plan_must_gain_in_several_periods_in_a_row():
 
 def test_groups_rest_after_a_move():
     planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
-    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    loads, owners, moved = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], [1, 1, 0, 0]
     assert decided(planning, loads, owners).moves
-    assert decided(planning, loads, owners, now=59.0).moves == ()
-    assert decided(planning, loads, owners, now=60.0).moves
+    assert decided(planning, loads, moved, now=10.0).moves == ()
+    assert decided(planning, loads, moved, now=69.0).moves == ()
+    assert decided(planning, loads, moved, now=70.0).moves
+
+
+def test_plan_that_is_not_carried_out_is_made_again():
+    planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
+    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    first = decided(planning, loads, owners)
+    assert first.moves
+    assert decided(planning, loads, owners, now=10.0).moves == first.moves
 
 
 @pytest.mark.parametrize("loads", [[0.2, 0.2, 0.2, 0.2], [0.01, 0.01, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
@@ -106,11 +121,49 @@ def test_executor_that_cannot_keep_up_counts_what_has_arrived():
     assert decision.planned_distance == pytest.approx(np.abs(sums - 2.0).max() / 2.0)
 
 
-def test_budget_of_bytes_and_dry_runs_hold_groups():
+def test_budget_of_bytes_holds_groups():
     loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
     planning = GroupPlanning(PlacementSettings(patience=1, budget_bytes=5.0))
     assert decided(planning, loads, owners).moves == ()
-    assert decided(GroupPlanning(PlacementSettings(patience=1)), loads, owners, dry_run=True).moves == ()
+
+
+def test_dry_run_tells_which_groups_would_move_once_a_plan_has_gained_often_enough():
+    loads, owners, planning = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=2))
+    first, second, third = (decided(planning, loads, owners, now=at, dry_run=True) for at in (0.0, 10.0, 20.0))
+    assert first.moves == second.moves == third.moves == ()
+    assert "2 periods in a row" in first.reason
+    assert re.fullmatch(r"a dry run: these groups would move: \d to executor \d(, \d to executor \d)*\.", second.reason)
+    assert third.reason == second.reason
+
+
+@pytest.mark.parametrize(
+    ("loads", "now", "reason"),
+    [
+        ([0.01, 0.01, 0.0, 0.0], 100.0, "hardly busy"),
+        ([0.2, 0.2, 0.2, 0.2], 100.0, "evenly enough"),
+        ([0.3, 0.3, 0.1, 0.1], 100.0, "within the last 60 s"),
+    ],
+)
+def test_reason_says_why_there_is_no_plan(loads, now, reason):
+    planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0)), [0, 0, 1, 1]
+    assert decided(planning, [0.3, 0.3, 0.1, 0.1], [1, 1, 0, 0]).moves
+    assert reason in decided(planning, loads, owners, now=now).reason
+
+
+def test_planner_that_fails_leaves_the_groups_of_other_jobs_their_planner(monkeypatch):
+    def failing_planner(name):
+        if name == "milp":
+            raise MissingExtra("planner 'milp' needs highspy")
+        return home_planner(name)
+
+    monkeypatch.setattr(groups, "home_planner", failing_planner)
+    loads, owners, planning = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=1))
+    made = snapshot(loads, owners)
+    other = replace(made.jobs[0], name="others", placement="milp")
+    planning.observe(replace(made, jobs=(other, *made.jobs)))
+    failed, planned = planning.decide({KEY: {"count": owners}, ("others", 1): {"count": owners}})
+    assert (failed.moves, failed.reason) == ((), "no plan, so groups stay: planner 'milp' needs highspy")
+    assert planned.moves
 
 
 def test_operators_that_are_not_measured_and_jobs_of_others_are_left_out():

@@ -3,13 +3,14 @@
 Notes
 -----
 Decision 89. Decisions are made in a thread of their own, on the snapshots that the control loop has kept. The
-mini-migrations of a plan are carried out one after the other; those of a plan that fails are planned again in a later
-period.
+mini-migrations of a plan are carried out one after the other, each between two checkpoints, while other jobs go on;
+those of a plan that fails are planned again in a later period.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -58,7 +59,9 @@ class GroupPlanningDriver:
         self._planning: GroupPlanning | None = None
         self._seen = -math.inf
         self._task: asyncio.Task[None] | None = None
-        self._told: dict[tuple[str, str], str] = {}
+        self._moving: dict[str, asyncio.Task[None]] = {}
+        # By job, its generation, and by operator; those of jobs that have ended are dropped.
+        self._told: dict[JobKey, dict[str, str]] = {}
 
     def wake(self) -> None:
         """Start the loop if a job has a planner of groups, unless it runs."""
@@ -67,8 +70,9 @@ class GroupPlanningDriver:
 
     def stop(self) -> None:
         """Stop the loop, and the moves that have not begun."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, *self._moving.values()):
+            if task is not None:
+                task.cancel()
 
     def _planned(self) -> list[JobRecord]:
         """Return the running jobs whose key groups a planner places."""
@@ -93,9 +97,25 @@ class GroupPlanningDriver:
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Decide on the snapshots since the last period, and carry the decisions out."""
         snapshots, owners = self._fresh(), self._owners()
+        self._told = {job: told for job, told in self._told.items() if job in owners}
         if not snapshots or not owners:
             return
         decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots, owners)
+        by_job: dict[str, list[GroupDecision]] = {}
+        for decision in decisions:
+            by_job.setdefault(decision.job, []).append(decision)
+        for job, found in by_job.items():
+            if job not in self._moving:
+                task = self._moving[job] = asyncio.ensure_future(self._carry_out_all(found, owners))
+                task.add_done_callback(functools.partial(self._carried_out, job))
+
+    def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._moving[job]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("job %r: key groups could not be moved", job, exc_info=error)
+
+    async def _carry_out_all(self, decisions: list[GroupDecision], owners: Owners) -> None:
+        """Carry out the decisions about one job, one after the other."""
         for decision in decisions:
             record = self.jobs.get(decision.job)
             if record is not None and record.live and record.runs(decision.generation):
@@ -138,6 +158,10 @@ class GroupPlanningDriver:
         why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards."
         try:
             for moves in decision.moves:
+                if record.checkpoints is not None:
+                    # A planned move waits for the checkpoint in progress: many in a row would let none complete.
+                    async with record.checkpoints.exclusive:
+                        pass
                 if not record.live or not record.runs(decision.generation):
                     return
                 owners = record.groups.table(decision.operator).owners
@@ -151,10 +175,11 @@ class GroupPlanningDriver:
             logger.warning("job %r: groups of %r stay: %s", record.name, decision.operator, cause)
             self._tell(record, decision.operator, f"{why} It could not be carried out: {cause}")
             return
-        self._told.pop((record.name, decision.operator), None)
+        self._told.get((record.name, decision.generation), {}).pop(decision.operator, None)
 
     def _tell(self, record: JobRecord, operator: str, reason: str) -> None:
         """Keep why nothing is carried out among the decisions, once as long as it stays the same."""
-        if self._told.get((record.name, operator)) != reason:
-            self._told[record.name, operator] = reason
+        told = self._told.setdefault((record.name, record.spec.generation), {})
+        if told.get(operator) != reason:
+            told[operator] = reason
             self.control.note_homes(record, (), f"{operator!r}: {reason}", applied=False)
