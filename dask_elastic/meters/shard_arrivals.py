@@ -34,6 +34,9 @@ class ShardArrivals:
         The number of shards of the executor.
     window : float
         The maximum length of the window in seconds.
+    finds_jumps : bool
+        Whether a change of the shards' shares shortens the window. Without it, windows of several executors are of the
+        same length, so that their rates can be compared.
 
     Raises
     ------
@@ -67,13 +70,14 @@ class ShardArrivals:
     ([80.0, 1920.0], 1)
     """
 
-    def __init__(self, shards: int, window: float = 2.0):
+    def __init__(self, shards: int, window: float = 2.0, finds_jumps: bool = True):
         if shards < 1:
             raise MeterError(f"shards is {shards!r}: an executor has at least 1.")
         if not (math.isfinite(window) and window >= STEP):
             raise MeterError(f"window is {window!r}: give at least {STEP} s.")
         self.window = window
         self.shards = shards
+        self.finds_jumps = finds_jumps
         self.jumps = 0
         self._marks: deque[tuple[float, Floats]] = deque()
         self._ratios: deque[float] = deque(maxlen=TESTS)
@@ -97,7 +101,7 @@ class ShardArrivals:
         marks.append((now, arrived))
         while len(marks) > 2 and marks[1][0] <= now - self.window:
             marks.popleft()
-        if len(marks) > 2 and self._has_jumped():
+        if self.finds_jumps and len(marks) > 2 and self._has_jumped():
             self.jumps += 1
             while len(marks) > 2:
                 marks.popleft()

@@ -4,7 +4,7 @@ Notes
 -----
 Decision 89. Decisions are made in a thread of their own, on the snapshots that the control loop has kept. The
 mini-migrations of a plan are carried out one after the other; those of a plan that fails are planned again in a later
-period.
+period. How long they take is what later plans choose their strategy by (decision 96).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
-from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 Owners = dict[JobKey, dict[str, list[int]]]
+Strategies = dict[JobKey, dict[str, str]]
 
 
 class GroupPlanningDriver:
@@ -92,10 +94,10 @@ class GroupPlanningDriver:
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Decide on the snapshots since the last period, and carry the decisions out."""
-        snapshots, owners = self._fresh(), self._owners()
+        snapshots, owners, strategies = self._fresh(), self._owners(), self._strategies()
         if not snapshots or not owners:
             return
-        decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots, owners)
+        decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots, owners, strategies)
         for decision in decisions:
             record = self.jobs.get(decision.job)
             if record is not None and record.live and record.runs(decision.generation):
@@ -115,7 +117,15 @@ class GroupPlanningDriver:
             for record in self._planned()
         }
 
-    def _decide(self, snapshots: list[Snapshot], owners: Owners) -> tuple[GroupDecision, ...]:
+    def _strategies(self) -> Strategies:
+        return {
+            (record.name, record.spec.generation): {
+                name: record.spec.options.strategy(name) for name in record.groups.tables
+            }
+            for record in self._planned()
+        }
+
+    def _decide(self, snapshots: list[Snapshot], owners: Owners, strategies: Strategies) -> tuple[GroupDecision, ...]:
         """Return the decisions; runs in a thread of its own."""
         with responsive():
             if self._planning is None:
@@ -125,7 +135,7 @@ class GroupPlanningDriver:
                 self._planning = GroupPlanning(self.settings)
             for snapshot in snapshots:
                 self._planning.observe(snapshot)
-            return self._planning.decide(owners)
+            return self._planning.decide(owners, strategies)
 
     async def _carry_out(self, record: JobRecord, decision: GroupDecision, planned: list[int]) -> None:
         """Move groups in the mini-migrations of a decision; the first one that fails ends it."""
@@ -134,21 +144,30 @@ class GroupPlanningDriver:
         if not decision.moves:
             self._tell(record, decision.operator, reason)
             return
-        strategy = record.spec.options.strategy(decision.operator)
-        why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards."
+        # Imported with the planning, which has made the decision.
+        from dask_elastic.control.placement.group_strategies import compared
+
+        strategy, compares = decision.strategy, compared(decision.costs, decision.strategy)
+        why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards. {compares}"
+        assert self._planning is not None, "it has decided"
         try:
-            for moves in decision.moves:
+            for moves, expected in zip(decision.moves, decision.expected, strict=True):
                 if not record.live or not record.runs(decision.generation):
                     return
                 owners = record.groups.table(decision.operator).owners
                 if other := [group for group in moves if owners[group] != planned[group]]:
                     raise PlanningError(f"the plan no longer fits: groups {other} have moved otherwise")
-                await self.moves.move(record, decision.operator, moves, strategy, why)
+                moved = await self.moves.move(record, decision.operator, moves, strategy, why)
+                self._planning.measured.observe(strategy, expected, moved.nbytes, moved.pause, moved.seconds)
+                now, interval = time.time(), record.spec.options.report_interval
+                self._planning.moved((record.name, decision.generation), decision.operator, now, interval)
         except (ElasticError, Relayed, OSError, TimeoutError) as error:
             if not record.live or not record.runs(decision.generation):
                 return
             cause = load_error(error.data) if isinstance(error, Relayed) else error
-            logger.warning("job %r: groups of %r stay: %s", record.name, decision.operator, cause)
+            # What has got its last row refuses: the end of a stream is nothing to warn of.
+            level = logging.INFO if isinstance(cause, MoveRefused) else logging.WARNING
+            logger.log(level, "job %r: groups of %r stay: %s", record.name, decision.operator, cause)
             self._tell(record, decision.operator, f"{why} It could not be carried out: {cause}")
             return
         self._told.pop((record.name, decision.operator), None)
