@@ -18,6 +18,9 @@ Floats: TypeAlias = NDArray[np.float64]
 STEP = 0.2
 """Minimum length of a step in seconds; the shares of shards over a shorter time are dominated by noise."""
 
+COMPARED_SECONDS = 1.0
+"""Window of arrivals that are compared between executors (Elasticutor, section 3.1); shorter ones are too noisy."""
+
 CHANCE = 1e-4
 """Significance level: probability that a comparison reports a jump although the shares are the same."""
 

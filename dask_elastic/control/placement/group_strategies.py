@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 from dask_elastic.control.placement.move_rates import KEPT, MeasuredMoves
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.migration.strategy import BETWEEN_EXECUTORS, PROGRESSIVE, SYNCHRONISED
+from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
+from dask_elastic.migration.strategy import BETWEEN_EXECUTORS
 from dask_elastic.vocab.plan import StrategyCost
 
 _FULL = 0.95

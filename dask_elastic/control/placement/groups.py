@@ -26,8 +26,9 @@ from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.group_strategies import GroupsMoving, MeasuredGroupMoves, group_costs
 from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.meters.shard_arrivals import STEP
-from dask_elastic.migration.strategy import AUTO, PROGRESSIVE, SYNCHRONISED
+from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS
+from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
+from dask_elastic.migration.strategy import AUTO
 from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
 from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
@@ -172,8 +173,8 @@ class GroupPlanning:
         report_interval : float
             Seconds between two reports of the job.
         """
-        # A report that comes sooner after the move than a step does not have what has arrived since.
-        self._memory(job, operator).settled_at = now + report_interval + STEP
+        # With less of what has arrived since, executors seem to be loaded unevenly by chance, and groups would move.
+        self._memory(job, operator).settled_at = now + report_interval + COMPARED_SECONDS
 
     def _memory(self, job: JobKey, operator: str) -> _Memory:
         return self._memories.setdefault((job, operator), _Memory())

@@ -16,10 +16,10 @@ from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.handed_groups import HandedGroups
-from dask_elastic.executor.measures import RATE_SECONDS, ExecutorMeasure
+from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import Work
-from dask_elastic.meters import ShardArrivals
+from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS, ShardArrivals
 from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.batch import Batch
@@ -91,8 +91,8 @@ class GroupExecutor(ElasticExecutor):
 
     def _measure_anew(self) -> None:
         """Forget what has arrived: since then groups have come and left, and instances may have paused."""
-        # Windows end after moves only, so that those of all executors are of the same time.
-        self.measures.demand = ShardArrivals(self.routes.space.shards, RATE_SECONDS, finds_jumps=False)
+        # Windows begin after moves only, so that those of all executors are of the same time.
+        self.measures.demand = ShardArrivals(self.routes.space.shards, COMPARED_SECONDS, finds_jumps=False)
 
     def measure(self, now: float) -> ExecutorMeasure:
         """Return the measures of the executor at this moment, with what arrives for each group."""

@@ -97,8 +97,8 @@ def test_measurements_before_a_move_and_in_its_midst_count_no_more():
     planning.moved(KEY, "count", now=10.0, report_interval=0.5)
     planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=10.5))
     assert planning.decide({KEY: {"count": owners}}) == ()
-    planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=10.6))
-    assert decided(planning, [0.3, 0.3, 0.3, 0.3], owners, now=10.8).distance == 0.0
+    planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=11.4))
+    assert decided(planning, [0.3, 0.3, 0.3, 0.3], owners, now=11.6).distance == 0.0
 
 
 def test_plan_is_carried_out_at_once_where_instances_pause_and_in_parts_otherwise():
