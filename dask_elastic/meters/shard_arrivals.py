@@ -38,8 +38,9 @@ class ShardArrivals:
     window : float
         The maximum length of the window in seconds.
     finds_jumps : bool
-        Whether a change of the shards' shares shortens the window. Without it, windows of several executors are of the
-        same length, so that their rates can be compared.
+        Whether a change of the shards' shares, or a long time without a call, shortens the window. Without it, windows
+        of several executors are of the same length, or of one step if that is longer, so that their rates can be
+        compared.
 
     Raises
     ------
@@ -96,7 +97,7 @@ class ShardArrivals:
             The time in seconds.
         """
         marks = self._marks
-        if marks and now - marks[-1][0] > self.window:
+        if self.finds_jumps and marks and now - marks[-1][0] > self.window:
             # The last call is too long ago: a step since then would not reflect the present.
             marks.clear()
         if marks and now - marks[-1][0] < STEP:

@@ -99,3 +99,12 @@ def test_shard_arrivals_that_find_no_jumps_keep_their_window():
     assert steady.jumps == 0 < finding.jumps
     assert steady.per_second() == pytest.approx([2_000, 2_000], rel=0.1)
     assert finding.per_second()[1] > 3_000
+
+
+@pytest.mark.parametrize(("finds_jumps", "rates"), [(True, None), (False, [500.0, 250.0])])
+def test_shard_arrivals_that_are_noted_rarely_are_known_if_they_are_compared(finds_jumps, rates):
+    arrivals = ShardArrivals(2, 1.0, finds_jumps)
+    for number in range(3):
+        arrivals.note(np.array([1_000.0, 500.0]) * number, now=2.0 * number)
+    found = arrivals.per_second()
+    assert (None if found is None else found.tolist()) == rates
