@@ -11,9 +11,10 @@ sums over the runs. The first line for each number of keys has the computed boun
 All paradigms have the same cores. The executor-centric one has an executor per worker with 256 shards, the static one
 an executor per core. The resource-centric one is the baseline of Elasticutor: an executor per core, and as many key
 groups as the executor-centric one has shards. When the load has shifted, Flux repartitions the groups; the groups move
-while the upstream instance pauses ("synchronised", as in the paper), or progressively, up to 64 at a time. It decides
-on each snapshot of the control loop, without patience or rest, once the largest load is 1.2 times the mean: by chance,
-loads of one second differ by more than the 1.05 times of the balancing of shards, and groups would move for nothing.
+while the upstream instance pauses ("synchronised", as in the paper), progressively, up to 64 at a time, or by the
+cheaper of these ("auto"). It decides on each snapshot of the control loop, without patience or rest, once the largest
+load is 1.2 times the mean: by chance, loads of one second differ by more than the 1.05 times of the balancing of
+shards, and groups would move for nothing.
 
 Jobs have the default options. With ``--like paper``, balancing and service times are those of the Elasticutor paper:
 the largest load may be 1.2 times the mean, all loops run every 0.5 s, and the service time of a tuple is normally
@@ -21,7 +22,7 @@ distributed, of 1 ms with a standard deviation of 0.5 ms. Latency is the time fr
 its processing. It includes the queues, which are always full.
 
     python benchmarks/dynamics.py [--seconds 45] [--runs 3] [--setting 3 4 5] [--like defaults paper]
-                                  [--paradigms executor-centric synchronised progressive static]
+                                  [--paradigms executor-centric static synchronised progressive auto]
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from _emulated import forget_processed, per_second, processed, served_in_1_ms, s
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
-from dask_elastic.migration.strategy import BETWEEN_EXECUTORS
+from dask_elastic.migration.strategy import GROUP_STRATEGIES
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 
@@ -170,7 +171,7 @@ def run(
 ) -> dict[str, Any]:
     """Run the job from the given order of the keys on; returns what was measured after the warm-up."""
     client.run(forget_processed)
-    grouped = paradigm in BETWEEN_EXECUTORS
+    grouped = paradigm in GROUP_STRATEGIES
     topology = de.Topology("dynamics")
     source = de.sources.Iterable(functools.partial(stream, keys, shuffles, seconds, first))
     rows = topology.source("stream", source).map(without_ballast)
@@ -235,7 +236,7 @@ def main() -> None:
     parser.add_argument("--setting", type=int, nargs="+", default=range(len(SETTINGS)))
     parser.add_argument("--like", nargs="+", choices=CONTROL_PERIODS, default=["defaults"])
     parser.add_argument("--period", help="period of the control loop")
-    parser.add_argument("--paradigms", nargs="+", choices=PARADIGMS, default=PARADIGMS)
+    parser.add_argument("--paradigms", nargs="+", choices=(*PARADIGMS, "auto"), default=PARADIGMS)
     arguments = parser.parse_args()
     for keys in sorted({SETTINGS[setting][0] for setting in arguments.setting}):
         print(json.dumps(computed(keys)), flush=True)
