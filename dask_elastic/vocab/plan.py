@@ -44,8 +44,9 @@ class StrategyCost:
 
     Parameters
     ----------
-    strategy : {"none", "labelled", "home"}
-        Nothing moves; shards move to tasks on the other node, and the home stays; or the home moves.
+    strategy : {"none", "labelled", "home", "progressive", "synchronised"}
+        Nothing moves; shards move to tasks on the other node, and the home stays; or the home moves. For a plan of key
+        groups: they move progressively, or while the upstream instances pause.
     waiting : float
         Row-seconds for which rows on both nodes wait while the placement lasts: for their turn, for the network, and
         for the move.

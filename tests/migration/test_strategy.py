@@ -75,6 +75,7 @@ def test_smooth_moves_are_refused_as_instant_ones_and_chosen_moves_never():
         with pytest.raises(SubmitError, match=f"'{strategy}', but 'counted' has no windows"):
             check_strategy(strategy, computed())
     check_strategy("auto", computed())
+    check_group_strategy("auto")
     check_strategy("auto", computed("1s"), computed("1s"))
 
 

@@ -131,7 +131,7 @@ class JobCommands(ABC):
         executor : int
             Number of their next executor.
         migration : {"progressive", "synchronised"}, optional
-            How they move; as the job was submitted by default.
+            How they move; as the job was submitted by default, and progressively if that was with ``"auto"``.
 
         Returns
         -------

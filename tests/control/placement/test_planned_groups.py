@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.control.placement import groups
+from dask_elastic.control.placement.group_strategies import GroupsMoving
 from dask_elastic.control.placement.groups import GroupPlanning
 from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
@@ -106,19 +107,43 @@ def test_even_or_idle_executors_keep_their_groups(loads):
     assert decided(GroupPlanning(PlacementSettings(patience=1)), loads, [0, 0, 1, 1]).moves == ()
 
 
-def test_executor_that_cannot_keep_up_counts_what_has_arrived():
-    # Both executors are busy all the time, but rows of one arrive three times as fast.
-    owners, planning = [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=1))
-    fast = snapshot([0.5] * 4, owners, rates=(3_000.0, 1_000.0)).jobs[0].executors[0]
-    both = snapshot([0.5] * 4, owners, rates=(1_000.0, 1_000.0))
-    slow = both.jobs[0].executors[1]
-    job = JobSnapshot(*KEY, (fast, slow), paradigm="resource-centric", placement="flux")
-    planning.observe(Snapshot(0.0, NODES, (job,)))
-    [decision] = planning.decide({KEY: {"count": owners}})
-    assert decision.distance == pytest.approx(0.5)
-    sums = np.bincount(after(owners, decision), [1.5, 1.5, 0.5, 0.5])
-    assert sums.max() - sums.min() < 2.0
-    assert decision.planned_distance == pytest.approx(np.abs(sums - 2.0).max() / 2.0)
+def test_measurements_before_a_move_and_in_its_midst_count_no_more():
+    planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=0.0)), [0, 0, 1, 1]
+    planning.moved(KEY, "count", now=10.0, report_interval=0.5)
+    planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=10.5))
+    assert planning.decide({KEY: {"count": owners}}) == ()
+    planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=11.4))
+    assert decided(planning, [0.3, 0.3, 0.3, 0.3], owners, now=11.6).distance == 0.0
+
+
+def test_plan_is_carried_out_at_once_where_instances_pause_and_in_parts_otherwise():
+    loads, owners = [0.2] * 8 + [0.0] * 8, [0] * 8 + [1] * 8
+    settings = PlacementSettings(patience=1, max_moves=2)
+    decisions = {}
+    for strategy in ("progressive", "synchronised", "auto"):
+        planning = GroupPlanning(settings)
+        planning.observe(snapshot(loads, owners))
+        [decisions[strategy]] = planning.decide({KEY: {"count": owners}}, {KEY: {"count": strategy}})
+    assert [len(move) for move in decisions["progressive"].moves] == [2, 2]
+    assert [len(move) for move in decisions["synchronised"].moves] == [4]
+    assert after(owners, decisions["progressive"]) == after(owners, decisions["synchronised"])
+    assert decisions["auto"].strategy == min(decisions["auto"].costs, key=lambda one: one.waiting).strategy
+    for decision in decisions.values():
+        assert [cost.strategy for cost in decision.costs] == ["progressive", "synchronised"]
+        assert len(decision.expected) == len(decision.moves)
+
+
+@pytest.mark.parametrize(("pauses", "chosen"), [((0.05, 0.5), "progressive"), ((0.5, 0.05), "synchronised")])
+def test_auto_chooses_by_what_moves_have_taken(pauses, chosen):
+    # An executor is full, and the plan has many parts.
+    loads, owners = [0.125] * 8 + [0.0] * 8, [0] * 8 + [1] * 8
+    planning = GroupPlanning(PlacementSettings(patience=1, max_moves=1))
+    for strategy, pause in zip(("progressive", "synchronised"), pauses, strict=True):
+        for _ in range(64):
+            planning.measured.observe(strategy, GroupsMoving(1.0, 10.0, 0.0), 10.0, pause, pause + 0.01)
+    planning.observe(snapshot(loads, owners, rates=(500.0, 1_000.0)))
+    [decision] = planning.decide({KEY: {"count": owners}}, {KEY: {"count": "auto"}})
+    assert decision.strategy == chosen
 
 
 def test_budget_of_bytes_holds_groups():

@@ -78,6 +78,16 @@ def test_all_nodes_are_asked_in_the_order_of_the_protocol(job, strategy, calls, 
     job(test)
 
 
+def test_move_by_hand_is_progressive_where_plans_choose_their_strategy(job):
+    async def test(coordinator, scheduler, record):
+        await coordinator.groups.move_groups(MOVE)
+        assert asked(scheduler) == ["HoldGroups", "SwitchGroups"]
+        with pytest.raises(MoveRefused, match="no strategy 'auto' for key groups: choose 'progressive' or"):
+            await coordinator.groups.move_groups(replace(MOVE, executor=0, strategy="auto"))
+
+    job(test, migration="auto")
+
+
 def test_refusal_of_one_executor_cancels_the_move_and_uses_a_version(job):
     async def test(coordinator, scheduler, record):
         before = record.groups.table("op0")

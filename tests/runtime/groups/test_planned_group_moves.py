@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
+from dask_elastic.control.placement.group_strategies import GroupsMoving
 from dask_elastic.control.placement.groups import GroupDecision
 from dask_elastic.runtime.protocol import group_calls, part_calls
 from dask_elastic.runtime.protocol.group_calls import GroupsMoved
@@ -16,13 +17,35 @@ from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import CheckpointError
+from dask_elastic.vocab.plan import StrategyCost
 from dask_elastic.vocab.snapshot import NodeSnapshot, Snapshot
 
 SNAPSHOT = Snapshot(5.0, tuple(NodeSnapshot(address, address, 4) for address in "ab"), ())
 
 
 def decision(job, *moves, reason="for balance."):
-    return GroupDecision(job, 0, "op0", moves, reason, 0.5, 0.1)
+    expected = (GroupsMoving(1_000.0, 100.0, 0.0),) * len(moves)
+    costs = tuple(StrategyCost(one, 2.0, 100.0, 0.1, 0.0) for one in ("progressive", "synchronised")) if moves else ()
+    return GroupDecision(job, 0, "op0", moves, reason, 0.5, 0.1, "progressive", expected, costs)
+
+
+class Planning:
+    """Decides what a test says, and notes in which thread it learns of moves."""
+
+    def __init__(self, made):
+        self.made = made
+        self.learnt = []
+        self.measured = self
+
+    def observe(self, *told):
+        if len(told) > 1:
+            self.learnt.append((threading.current_thread(), *told[2:4]))
+
+    def moved(self, job, operator, now, report_interval):
+        self.learnt.append((threading.current_thread(), job[0], operator))
+
+    def decide(self, owners, strategies):
+        return self.made
 
 
 @pytest.fixture
@@ -59,8 +82,9 @@ async def period(coordinator, pool, *decisions):
     driver = coordinator.group_planning
     driver._seen = 0.0
     made = tuple(replace(one, generation=coordinator.jobs[one.job].spec.generation) for one in decisions)
-    driver._planning = SimpleNamespace(observe=lambda snapshot: None, decide=lambda owners: made)
+    driver._planning = Planning(made)
     await driver.period(pool)
+    return driver._planning.learnt
 
 
 def test_planned_move_waits_for_the_checkpoint_in_progress(planned, fake, tmp_path):
@@ -99,6 +123,17 @@ def test_jobs_whose_groups_move_for_long_do_not_hold_up_the_plans_of_others(plan
         assert driver._moving == {}
 
     planned(test, "slow", "other")
+
+
+def test_planning_learns_of_moves_in_its_own_thread_with_the_next_period(planned):
+    async def test(coordinator, scheduler, pool):
+        assert await period(coordinator, pool, decision("job", {0: 1})) == []
+        await asyncio.gather(*coordinator.group_planning._moving.values())
+        thread = pool.submit(threading.current_thread).result()
+        assert await period(coordinator, pool) == [(thread, 200, 0.25), (thread, "job", "op0")]
+        assert await period(coordinator, pool) == []
+
+    planned(test, "job")
 
 
 def test_reason_is_kept_once_while_a_job_runs_and_forgotten_with_it(planned):

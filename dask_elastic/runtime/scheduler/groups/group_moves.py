@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_elastic.control.explanation.amounts import size
-from dask_elastic.migration.group_move import SYNCHRONISED, GroupAction, GroupEvent, GroupMove, GroupPhase
-from dask_elastic.migration.strategy import BETWEEN_EXECUTORS
+from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED, GroupAction, GroupEvent, GroupMove, GroupPhase
+from dask_elastic.migration.strategy import AUTO, BETWEEN_EXECUTORS
 from dask_elastic.runtime.protocol import group_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.group_calls import GroupsMoved, MovedGroups
@@ -78,6 +78,9 @@ class GroupMoves:
         record = self.jobs.record(call.job)
         check_moving(record)
         strategy = record.spec.options.strategy(call.operator) if call.strategy is None else call.strategy
+        if call.strategy is None and strategy == AUTO:
+            # Only plans are weighed. These groups alone wait, not all rows.
+            strategy = PROGRESSIVE
         moves = dict.fromkeys(call.groups, call.executor)
         return await self.move(record, call.operator, moves, strategy, "A user moved key groups.")
 
