@@ -2,23 +2,26 @@
 
 One executor has a task on each of two workers, and open windows of 50,000 keys in each shard, as in the paper.
 `--fields` aggregates for each key make the state of a shard as large as that of a Java program, since it is the state
-that makes a migration slow. After a time without changes, the load of the shards that one worker had at first rises by
-half, gradually, and stays; then that of the others, and so on: the change of the paper, in seconds for its minutes.
-Every `--every` seconds a shard moves from the task with more load to the other one, by each strategy: the one that
-evens them best. The costs are those of the engine: nothing is emulated.
+that makes a migration slow. A trial finds the rate at which the busier worker uses `--load` of a core. After a time
+without changes, the load of the shards that one worker had at first rises by half, gradually, and stays; then that of
+the others, and so on: the change of the paper, in two seconds for each of its minutes. Meanwhile shards move from the
+task with more load to the other one: the one that evens them best. As in the paper, shards move continuously with
+`instant`, and every minute or every five of the paper with `disruptive`; others follow, every minute. The costs are
+those of the engine: nothing is emulated.
 
-Prints one JSON line for each run, and the ratios to `instant` at the end: moves, their pauses, the share of all cores
-that is in use, and the latencies to the end of processing of the rows that are due in the two seconds after the request
-of a move, of the others, and of all. With `--close`, windows of that length close, and the latencies are also those of
-results, from the end of their window to the sink.
+Prints one JSON line for each run, and the ratios to the first configuration at the end: moves, their pauses, the share
+of all cores that is in use, and the latencies to the end of processing of the rows that are due in the two seconds
+after the request of a move, of the others, and of all. With `--close`, windows of that length close, and the latencies
+are also those of results, from the end of their window to the sink.
 
-    python benchmarks/migration_strategies.py [--seconds 30] [--runs 2] [--rate 8000] [--every 4] [--keys 50000]
-        [--fields 128] [--only smooth] [--close 4s]
+    python benchmarks/migration_strategies.py [--seconds 40] [--runs 2] [--load 0.7] [--rate 8000] [--keys 50000]
+        [--fields 128] [--only instant:0.5 --only disruptive:10] [--close 4s]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -33,41 +36,51 @@ from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic.runtime.protocol.job_calls import Wait
-from dask_elastic.vocab.errors import MoveRefused
+from dask_elastic.vocab.errors import JobStopped, MoveRefused
 
-STRATEGIES = ("instant", "disruptive", "smooth", "labelled", "auto")
+MINUTE = 2.0
+"""Seconds for each minute of the paper."""
+
+CONFIGURATIONS = (
+    ("instant", 0.0), ("disruptive", MINUTE), ("disruptive", 5 * MINUTE), ("smooth", MINUTE), ("labelled", MINUTE),
+    ("auto", MINUTE),
+)  # fmt: skip
+"""Strategies, and the seconds between the starts of two moves; with 0, the next one begins when one has ended."""
+
+SOON = 0.1
+"""Seconds after which a job is asked whether another shard should move, if shards move continuously."""
 
 AFFECTED = 2.0
 """Seconds after the request of a move in which the rows that are due count as due during the migration."""
 
 
-def run(client: Client, strategy: str, given: argparse.Namespace) -> dict[str, Any]:
+def run(client: Client, strategy: str, every: float, rate: float, given: argparse.Namespace) -> dict[str, Any]:
     """Run once, and move shards to the worker with less load."""
     for kind in ("rows", "results"):
         client.run(take_latencies, kind)
     job = de.submit(
-        _topology(given), client, cores={"per_key": 2}, migration=strategy,
+        _topology(given, rate, given.seconds), client, cores={"per_key": 2}, migration=strategy,
         # No balancing and no control: only the requested moves are measured.
         balance_interval="1h", light_load=0, latency_target=None,
     )  # fmt: skip
     home = job.assignment()["home"][0]
     job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
     began = time.time() + PLACING + given.warm
-    requested, state_bytes, cpu = [], 0.0, 0.0
-    while (
-        job._ask(Wait(job.name, given.every if time.time() > began else began - time.time())).status.value == "running"
-    ):
-        cpu = cpu or _cpu(client)
+    requested, state_bytes, before = [], 0.0, None
+    while _runs(job, (every or SOON) if time.time() > began else began - time.time()):
+        before = before or (time.time(), _cpu(client))
         if _relieve(job, time.time() - began):
             requested.append(time.time())
         # At the end the windows close, and their state is removed.
         state_bytes = max(state_bytes, float(job.metrics().set_index("operator").loc["per_key", "state_bytes"]))
-    cpu = (_cpu(client) - cpu) / (time.time() - began)
+    cpu = 0.0 if before is None else (sum(_cpu(client)) - sum(before[1])) / (time.time() - before[0])
     moves = job.moves()
     job.forget()
     late = moves[(moves["ended"] > began) & moves["across_nodes"]]
     found = {
         "strategy": strategy,
+        "every": every,
+        "rate": round(rate),
         "home": str(home),
         "moves": len(late),
         "chosen": late["strategy"].value_counts().to_dict(),
@@ -86,14 +99,36 @@ def _runs(job: de.Job, seconds: float) -> bool:
     return bool(job._ask(Wait(job.name, seconds)).status.value == "running")
 
 
-def _cpu(client: Client) -> float:
-    """Return the processor seconds of the workers and of this process, which has the scheduler."""
-    return time.process_time() + sum(client.run(time.process_time).values())
+def _cpu(client: Client) -> tuple[float, ...]:
+    """Return the processor seconds of this process, which has the scheduler, and of the workers."""
+    return time.process_time(), *client.run(time.process_time).values()
 
 
-def _topology(given: argparse.Namespace) -> de.Topology:
+def _rate(client: Client, given: argparse.Namespace) -> float:
+    """Return the rows per second at which the busier worker uses as much of a core as asked for."""
+    job = de.submit(
+        _topology(given, given.rate, given.seconds), client, cores={"per_key": 2}, balance_interval="1h",
+        light_load=0, latency_target=None,
+    )  # fmt: skip
+    job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
+    # All keys have come by then, and the load has not changed.
+    _runs(job, PLACING + given.warm / 2 + 1)
+    before, began = _cpu(client), time.time()
+    _runs(job, given.warm / 2 - 2)
+    used = [after - earlier for after, earlier in zip(_cpu(client), before, strict=True)]
+    seconds = time.time() - began
+    job.stop()
+    with contextlib.suppress(JobStopped):
+        job.wait(progress=False)
+    job.forget()
+    for kind in ("rows", "results"):
+        client.run(take_latencies, kind)
+    return float(given.rate * given.load * seconds / max(used[1:]))
+
+
+def _topology(given: argparse.Namespace, rate: float, seconds: float) -> de.Topology:
     topology = de.Topology("migration-strategies")
-    read = functools.partial(keyed_rows, given.seconds, given.warm, given.rate, given.keys)
+    read = functools.partial(keyed_rows, seconds, given.warm, rate, given.keys)
     source = topology.source("rows", de.sources.Iterable(read, event_time="at"))
     window = source.key_by("key").window(given.close or "1h")
     more = {f"most_{number}": de.aggregate.Max("value") for number in range(given.fields)}
@@ -153,35 +188,43 @@ def _sum(load: Sequence[float], shards: Sequence[int]) -> float:
 
 
 def _ratios(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the mean latencies during migrations as multiples of that of `instant`, over all runs."""
-    means: dict[str, list[float]] = defaultdict(list)
-    for one in runs:
-        means[one["strategy"]].append(one["rows"]["moving"].get("mean", np.nan))
-    least = np.mean(means["instant"])
-    return {name: round(float(np.mean(found) / least), 1) for name, found in means.items()}
+    """Return the latencies of all rows as multiples of those of the first configuration, over all runs."""
+    found: dict[str, dict[str, float]] = {}
+    for measure in ("mean", "p50", "p90", "p99"):
+        values: dict[str, list[float]] = defaultdict(list)
+        for one in runs:
+            values[f"{one['strategy']}:{one['every']:g}"].append(one["rows"]["all"].get(measure, np.nan))
+        first = np.mean(next(iter(values.values())))
+        found[measure] = {name: round(float(np.mean(latencies) / first), 1) for name, latencies in values.items()}
+    return found
+
+
+def _configuration(text: str) -> tuple[str, float]:
+    strategy, _, every = text.partition(":")
+    return strategy, float(every or MINUTE)
 
 
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--warm", type=float, default=16.0, help="seconds before the load changes")
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=8_000)
-    parser.add_argument("--every", type=float, default=4.0, help="seconds between the starts of two moves")
+    parser.add_argument("--load", type=float, default=0.7, help="share of a core that the busier worker uses at first")
+    parser.add_argument("--rate", type=float, default=8_000, help="rows per second of the trial")
     parser.add_argument("--keys", type=int, default=50_000, help="keys of each shard")
     parser.add_argument("--fields", type=int, default=128, help="aggregates of each key, 8 bytes each")
     parser.add_argument("--close", help="length of the windows; without it none closes")
-    parser.add_argument("--only", choices=STRATEGIES, action="append")
+    parser.add_argument("--only", type=_configuration, action="append", help="strategy:seconds between two moves")
     given = parser.parse_args()
     runs = []
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        rate = _rate(client, given)
         for _ in range(given.runs):
-            for strategy in given.only or STRATEGIES:
-                runs.append(run(client, strategy, given))
+            for strategy, every in given.only or CONFIGURATIONS:
+                runs.append(run(client, strategy, every, rate, given))
                 print(json.dumps(runs[-1]), flush=True)
-    if any(one["strategy"] == "instant" for one in runs):
-        print(json.dumps({"times instant, rows during migrations": _ratios(runs)}))
+    print(json.dumps({"times the first": _ratios(runs)}))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -302,7 +303,7 @@ def _without_repeated_losses(links: list[ChainLink]) -> list[ChainLink]:
     """Return the links with only the last of several failed ones in a row, so that failures in a row use no memory."""
     return [
         link
-        for link, following in zip(links, [*links[1:], None], strict=True)
+        for link, following in zip_longest(links, links[1:])
         if not (link.failed and following is not None and following.failed and _contains(following, link))
     ]
 

@@ -46,11 +46,13 @@ def changes_text(decision: Mapping[str, Any]) -> str:
     'per_key[0] tcp://a:1 → tcp://b:1'
     >>> changes_text({"changes": [], "homes": [moved], "applied": False})
     'per_key[0] tcp://a:1 → tcp://b:1 (not carried out)'
+    >>> changes_text({"changes": [], "others": ["2 key groups of 'per_key' moved"], "applied": True})
+    "2 key groups of 'per_key' moved"
     """
     homes = [f"{home['executor']} {home['source']} → {home['target']}" for home in decision.get("homes", ())]
-    changes = "; ".join([*map(change_text, decision["changes"]), *homes]) or "no change"
-    none = not (decision["changes"] or homes)
-    return changes if decision["applied"] or none else f"{changes} (not carried out)"
+    listed = [*map(change_text, decision["changes"]), *homes, *decision.get("others", ())]
+    changes = "; ".join(listed) or "no change"
+    return changes if decision["applied"] or not listed else f"{changes} (not carried out)"
 
 
 def decision_text(decision: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -56,7 +56,7 @@ def _shown(decision: dict[str, Any]) -> Iterator[Shown]:
     from rich.text import Text
 
     headline, lines = decision_text(decision)
-    changed = decision["changes"] or decision.get("homes")
+    changed = decision["changes"] or decision.get("homes") or decision.get("others")
     yield headline, "bold" if changed and decision["applied"] else "dim"
     for line in lines:
         yield Padding(Text(line), (0, 0, 0, INDENT), expand=False)

@@ -38,9 +38,10 @@ def retire(connection: Connection, workers: tuple[str, ...], timeout: float | No
         dask elastic retire tcp://10.0.0.2:40001 tcp://10.0.0.3:40001 --close --timeout 60
 
     Executors move to other workers with their state, and get as many cores there as are free. No
-    job uses the retired workers again. Jobs with a source or a sink there, and static jobs, restart
-    from a checkpoint elsewhere; if one takes no checkpoints, nothing is changed. After Ctrl-C or a
-    timeout the workers get no new tasks; run the command again to continue.
+    job uses the retired workers again. Jobs with a source or a sink there, and static and
+    resource-centric jobs, restart from a checkpoint elsewhere; if one takes no checkpoints, nothing
+    is changed. After Ctrl-C or a timeout the workers get no new tasks; run the command again to
+    continue.
     """
     chosen = [*dict.fromkeys(workers)]
     deadline = math.inf if timeout is None else time.monotonic() + timeout

@@ -163,6 +163,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "changes": [_change_to_dict(change) for change in decision.changes],
         "bound": list(decision.bound),
         "homes": [home_to_dict(change) | {"executor": _names(change.executor)} for change in decision.homes],
+        "others": list(decision.others),
     }
 
 
@@ -186,6 +187,7 @@ def decision_from_dict(value: Mapping[str, Any]) -> Decision:
             "changes": tuple(map(_change_from_dict, value["changes"])),
             "bound": tuple(value["bound"]),
             "homes": tuple(map(_home_from_dict, value.get("homes", ()))),
+            "others": tuple(value.get("others", ())),
         }
     )
 

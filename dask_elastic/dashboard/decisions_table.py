@@ -24,7 +24,7 @@ HEAD = """<h2>Decisions, newest first</h2><div class="scroll"><table><tr>
 
 
 class DecisionsTable:
-    """The newest decisions as text, and marks on the time axis for those that changed cores or homes."""
+    """The newest decisions as text, and marks on the time axis for those that changed anything."""
 
     def __init__(self) -> None:
         self.root = Div(name="decisions", sizing_mode="stretch_width", stylesheets=text_style())
@@ -42,7 +42,8 @@ class DecisionsTable:
         none = '<p class="empty">None yet.</p>' if not newest else ""
         self.root.text = f"{HEAD}{rows}</table>{none}</div>"
         moments = np.array(
-            [one.time for one in decisions if (one.changes or one.homes) and one.applied], dtype=np.float64
+            [one.time for one in decisions if (one.changes or one.homes or one.others) and one.applied],
+            dtype=np.float64,
         )
         # The more marks, the fainter each, so that they never hide the figure.
         alpha = np.full(len(moments), min(0.5, 15 / max(1, len(moments))))

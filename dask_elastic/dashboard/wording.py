@@ -43,14 +43,24 @@ def home_in_words(change: HomeChange) -> str:
 
 
 def changes_in_words(decision: Decision) -> list[str]:
-    """Describe the changes of a decision, one line each, at most a few lines."""
+    """Describe the changes of a decision, one line each, at most a few lines.
+
+    Examples
+    --------
+    >>> moved = ("2 key groups of 'per_route' moved",)
+    >>> changes_in_words(
+    ...     Decision(1, 0.0, "flights", 1, None, None, None, True, {}, (), True, "", moved_bytes=2e6, others=moved)
+    ... )
+    ["2 key groups of 'per_route' moved", '1.91 MiB of state move to another executor']
+    """
     named = [change_in_words(change) for change in decision.changes[:NAMED_CHANGES]]
-    named += map(home_in_words, decision.homes)
-    more = len(decision.changes) + len(decision.homes) - len(named)
+    named += [*map(home_in_words, decision.homes), *decision.others]
+    more = max(0, len(decision.changes) - NAMED_CHANGES)
     if more > 0:
         named.append(f"and {more} more")
     if not named:
         return ["no change"]
     if decision.moved_bytes:
-        named.append(f"{size(decision.moved_bytes)} of state move to another node")
+        where = "executor" if decision.others else "node"
+        named.append(f"{size(decision.moved_bytes)} of state move to another {where}")
     return named

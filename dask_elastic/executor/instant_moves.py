@@ -22,6 +22,7 @@ from dask_elastic.migration.instant import InstantAction, InstantEvent, InstantM
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.windows.latest_begin import latest_begin
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.state_record import PartialsMoved, StateRecord, TimersDue
 
 _BEFORE = frozenset({InstantPhase.REQUESTED, InstantPhase.WAITING})
@@ -255,7 +256,7 @@ class InstantMoves:
         for shard, handed in tuple(self._by_shard.items()):
             if handed.aside_of != task or not handed.is_aside or handed.move.has_left:
                 continue
-            of_shard = pc.equal(state.column(IDENTITY.index("__shard")), shard)
+            of_shard = array_of(numpy_of(state.column(IDENTITY.index("__shard"))) == shard)
             handed.change(state.filter(of_shard))
             state = state.filter(pc.invert(of_shard))
             if shard == labelled and not handed.source_at_home:

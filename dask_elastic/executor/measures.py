@@ -77,7 +77,7 @@ class ExecutorMeasure:
     rows : int
         Tuples processed so far.
     moves, moves_across : int
-        Shard moves so far, and those of them between nodes.
+        Shard moves so far, and those of them between nodes; of an executor with key groups, those that have come.
     pending_bytes : int
         Bytes in the pending queues of remote tasks.
     refused : int
@@ -105,6 +105,8 @@ class ExecutorMeasure:
         Bytes per second from upstream instances, the heaviest ones first.
     hop : float or None
         Seconds of a round trip to its remote tasks, the mean over these; None without any.
+    arriving_load : numpy.ndarray or None
+        Busy seconds per second that the rows which arrive for each key group require; None where groups do not move.
     """
 
     executor: ExecutorId
@@ -142,6 +144,7 @@ class ExecutorMeasure:
     separate: bool = False
     computes: tuple[ComputeMeasure, ...] = ()
     hop: float | None = None
+    arriving_load: NDArray[np.float64] | None = None
 
 
 class Measures:
@@ -286,9 +289,33 @@ class Measures:
         rate = self.service.per_second()
         if not rate:
             return self.loads.loads(now)
-        self.demand.note(self.loads.rows + waiting + in_flight, now)
-        coming = self.demand.per_second()
+        coming = self._coming(waiting, in_flight, now)
         if coming is None:
             return self.loads.loads(now) + waiting / rate
         work: NDArray[np.float64] = (coming * AHEAD_SECONDS + waiting) * self.loads.seconds_per_row(now, 1 / rate)
         return work
+
+    def arriving_load(
+        self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float
+    ) -> NDArray[np.float64]:
+        """Return the busy seconds per second that the rows which arrive for each shard require.
+
+        Parameters are those of `work_by_shard`. What has been processed differs from it while rows wait: after a move
+        of key groups, queues are of different lengths, so that executors process rows of different times.
+        """
+        rate = self.service.per_second()
+        coming = self._coming(waiting, in_flight, now) if rate else None
+        if not rate or coming is None:
+            return self.loads.loads(now)
+        load: NDArray[np.float64] = coming * self.loads.seconds_per_row(now, 1 / rate)
+        return load
+
+    def _coming(
+        self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float
+    ) -> NDArray[np.float64] | None:
+        self.note_arrived(waiting, in_flight, now)
+        return self.demand.per_second()
+
+    def note_arrived(self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float) -> None:
+        """Note what has arrived for each shard so far; parameters are those of `work_by_shard`."""
+        self.demand.note(self.loads.rows + waiting + in_flight, now)

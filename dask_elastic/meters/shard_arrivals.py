@@ -18,6 +18,9 @@ Floats: TypeAlias = NDArray[np.float64]
 STEP = 0.2
 """Minimum length of a step in seconds; the shares of shards over a shorter time are dominated by noise."""
 
+COMPARED_SECONDS = 1.0
+"""Window of arrivals that are compared between executors (Elasticutor, section 3.1); shorter ones are too noisy."""
+
 CHANCE = 1e-4
 """Significance level: probability that a comparison reports a jump although the shares are the same."""
 
@@ -34,6 +37,10 @@ class ShardArrivals:
         The number of shards of the executor.
     window : float
         The maximum length of the window in seconds.
+    finds_jumps : bool
+        Whether a change of the shards' shares, or a long time without a call, shortens the window. Without it, windows
+        of several executors are of the same length, or of one step if that is longer, so that their rates can be
+        compared.
 
     Raises
     ------
@@ -67,13 +74,14 @@ class ShardArrivals:
     ([80.0, 1920.0], 1)
     """
 
-    def __init__(self, shards: int, window: float = 2.0):
+    def __init__(self, shards: int, window: float = 2.0, finds_jumps: bool = True):
         if shards < 1:
             raise MeterError(f"shards is {shards!r}: an executor has at least 1.")
         if not (math.isfinite(window) and window >= STEP):
             raise MeterError(f"window is {window!r}: give at least {STEP} s.")
         self.window = window
         self.shards = shards
+        self.finds_jumps = finds_jumps
         self.jumps = 0
         self._marks: deque[tuple[float, Floats]] = deque()
         self._ratios: deque[float] = deque(maxlen=TESTS)
@@ -89,7 +97,7 @@ class ShardArrivals:
             The time in seconds.
         """
         marks = self._marks
-        if marks and now - marks[-1][0] > self.window:
+        if self.finds_jumps and marks and now - marks[-1][0] > self.window:
             # The last call is too long ago: a step since then would not reflect the present.
             marks.clear()
         if marks and now - marks[-1][0] < STEP:
@@ -97,7 +105,7 @@ class ShardArrivals:
         marks.append((now, arrived))
         while len(marks) > 2 and marks[1][0] <= now - self.window:
             marks.popleft()
-        if len(marks) > 2 and self._has_jumped():
+        if self.finds_jumps and len(marks) > 2 and self._has_jumped():
             self.jumps += 1
             while len(marks) > 2:
                 marks.popleft()

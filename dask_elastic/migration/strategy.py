@@ -41,6 +41,9 @@ DIVIDING = (SMOOTH, AUTO)
 BETWEEN_EXECUTORS = (PROGRESSIVE, SYNCHRONISED)
 """How key groups move from one executor to another, see `dask_elastic.migration.group_move`."""
 
+GROUP_STRATEGIES = (*BETWEEN_EXECUTORS, AUTO)
+"""What a job whose key groups move may choose; with the last one, each plan has the cheaper of the others."""
+
 
 def check_names(named: Iterable[str], computes: Collection[str], fused: Collection[str] = ()) -> None:
     """Check that strategies are given for computes that have tasks of their own.
@@ -137,8 +140,10 @@ def check_group_strategy(strategy: str) -> None:
         ...
     dask_elastic.vocab.errors.SubmitError: migration='smooth' moves shards between the cores of one executor: ...
     """
-    if strategy not in BETWEEN_EXECUTORS:
-        names = " or ".join(map(repr, BETWEEN_EXECUTORS))
+    if strategy not in GROUP_STRATEGIES:
+        names = " or ".join(map(repr, GROUP_STRATEGIES))
+        if strategy not in STRATEGIES:
+            raise SubmitError(f"migration={strategy!r}: with paradigm='resource-centric' choose {names}")
         raise SubmitError(
             f"migration={strategy!r} moves shards between the cores of one executor: with "
             f"paradigm='resource-centric' pass {names}"

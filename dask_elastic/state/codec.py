@@ -18,7 +18,7 @@ from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import as_objects
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
-from dask_elastic.vocab.arrow_arrays import array_of
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
 
 IDENTITY = ("__hash", "__check", "__shard", "__deleted")
@@ -141,7 +141,7 @@ def decode(batch: pa.RecordBatch) -> StateRows:
         _lists_from_arrow(column, field) if field.ragged else _from_arrow(column, field)
         for column, field in zip(columns[split:], fields, strict=True)
     ]
-    hashes, checks, shards, deleted = (column.to_numpy(zero_copy_only=False) for column in columns[:first])
+    hashes, checks, shards, deleted = map(numpy_of, columns[:first])
     return StateRows(hashes, checks, shards, keys, fields, values, deleted)
 
 
@@ -187,7 +187,7 @@ def _from_arrow(column: pa.Array, field: Field) -> npt.NDArray[Any]:
         for row, pickled in enumerate(column):
             values[row] = cloudpickle.loads(pickled.as_buffer())
         return values
-    numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    numbers = numpy_of(column)
     return numbers.view(field.dtype) if field.dtype.kind in "Mm" else numbers
 
 
@@ -205,7 +205,7 @@ def _lists_from_arrow(column: pa.Array, field: Field) -> Ragged:
         listed = [cloudpickle.loads(pickled.as_buffer()) for pickled in column]
         lengths = np.array([len(values) for values in listed], np.int64)
         return Ragged.of_lengths(as_objects([value for values in listed for value in values]), lengths)
-    offsets = column.offsets.to_numpy()
+    offsets = numpy_of(column.offsets)
     # Not `values`, which would include elements outside of a slice.
     elements = column.flatten()
     values = as_objects(elements.to_pylist()) if field.is_object else _from_arrow(elements, field)

@@ -44,8 +44,9 @@ class StrategyCost:
 
     Parameters
     ----------
-    strategy : {"none", "labelled", "home"}
-        Nothing moves; shards move to tasks on the other node, and the home stays; or the home moves.
+    strategy : {"none", "labelled", "home", "progressive", "synchronised"}
+        Nothing moves; shards move to tasks on the other node, and the home stays; or the home moves. For a plan of key
+        groups: they move progressively, or while the upstream instances pause.
     waiting : float
         Row-seconds for which rows on both nodes wait while the placement lasts: for their turn, for the network, and
         for the move.
@@ -210,6 +211,8 @@ class Decision:
         The duration of the decision, in seconds.
     homes : tuple of HomeChange
         The homes that have moved; if the decision is not applied, those that would move.
+    others : tuple of str
+        What else has changed, as text: key groups that have moved, a restart.
     """
 
     number: int
@@ -230,6 +233,7 @@ class Decision:
     observed: float | None = None
     seconds: float = 0.0
     homes: tuple[HomeChange, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

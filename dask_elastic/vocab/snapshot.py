@@ -128,7 +128,7 @@ class ExecutorSnapshot:
     hop : float or None
         Seconds of a round trip between its home and its tasks on other nodes; None without any.
     shard_load : array of float, optional
-        Busy seconds per second of each shard.
+        Busy seconds per second of each shard; of each key group where these move, what arriving rows require.
     shard_bytes : array of float, optional
         Bytes of state of each shard.
 
@@ -203,7 +203,7 @@ class JobSnapshot:
     latency_target : float or None
         The target of the mean latency, in seconds.
     paradigm : str
-        ``"executor-centric"`` or ``"static"``.
+        ``"executor-centric"``, ``"resource-centric"`` or ``"static"``.
     planner : str
         The name of the planner that assigns cores to its executors.
     placement : str

@@ -257,3 +257,9 @@ def test_link_names_its_full_shards():
 
 def _file(number):
     return FileRef(str(number), 10, "crc32:0", 1)
+
+
+def test_checkpoint_of_an_executor_without_state_can_be_given_up():
+    chain = Chain(2).cut(1, [0, 0], [0, 0])
+    assert chain.failed(1) == chain.abandoned() == chain == Chain(2)
+    assert chain.failed(1).cut(2, [1, 0], [1, 0]).full(2) == {0}

@@ -69,6 +69,14 @@ def test_pinned_unmeasured_and_static_executors_say_so():
     assert static.doubled is None
 
 
+def test_core_of_a_resource_centric_job_stays_at_home_and_nothing_about_its_moves_is_said():
+    found = evidence(executor(), paradigm="resource-centric").explanation().executors[0]
+    assert found.why_there == (
+        "all are at its home tcp://a:1, where its receiver and its state are",
+        "paradigm 'resource-centric': its core stays at home",
+    )
+
+
 def test_gil_bound_operator_is_named_in_count_and_place(kit):
     executors = kit.executors("op", [0], [1], 1000.0, gil=1)
     load = kit.Load("words", lambda now: 2500.0, [(executors, kit.even(1))], target=0.05)

@@ -131,6 +131,7 @@ def test_decision_dict_survives_msgpack_and_json():
     decision = Decision(
         7, 1.25, "job", 2, None, 0.1, float("inf"), False, {ExecutorId("op", 1): 3}, (change,), True, "why", 2, ("op",),
         5.5, 0.2, 0.001, (HomeChange(ExecutorId("op", 1), "tcp://a:1", "tcp://b:1", 5.5, 0.25, FORECAST), MOVED),
+        ("restarted from checkpoint 3",),
     )  # fmt: skip
     plain = msgpack.unpackb(msgpack.packb(decision_to_dict(decision)))
     assert decision_from_dict(plain) == decision

@@ -69,6 +69,45 @@ assert run(windowed).outputs["counted"].column("n").to_pylist() == [2]
     assert imported(code) & HEAVY == set()
 
 
+def test_state_that_moves_and_event_times_load_no_heavy_library():
+    code = """
+import numpy as np
+import pyarrow as pa
+from dask_elastic.executor.control_records.source_clock import SourceClock
+from dask_elastic.executor.windows.event_times import microseconds
+from dask_elastic.executor.windows.row_sides import RowSides
+from dask_elastic.state.codec import StateRows, decode, encode
+from dask_elastic.state.disk.kept_rows import KeptRows
+from dask_elastic.state.disk.unnamed_files import UnnamedFiles
+from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.ragged import Ragged
+from dask_elastic.topology.windowing import EventWindow, Windowing
+from dask_elastic.vocab.arrow_arrays import array_of
+from dask_elastic.vocab.identity import ExecutorId
+
+words = np.arange(3, dtype=np.uint64)
+fields = Field("n", np.dtype("int64"), 0), Field("at", np.dtype("M8[us]"), 0), Field("l", np.dtype("f8"), 0, True)
+lists = Ragged.of_lengths(np.ones(3), np.array([1, 0, 2]))
+values = [np.arange(3), np.arange(3).view("M8[us]"), lists]
+keys = pa.RecordBatch.from_arrays([array_of(np.arange(3))], ["k"])
+rows = StateRows(words, words, words.astype(np.int32), keys, fields, values, words == 1)
+moved = decode(encode(rows))
+assert moved.values[0].tolist() == [0, 1, 2] and moved.deleted.tolist() == [False, True, False]
+kept = KeptRows(UnnamedFiles("."), 8, 1)
+kept.add(rows, np.array([1, 4, 6]))
+assert [slots.tolist() for part in kept.ranges for slots, _ in kept.take(part)] == [[1, 4, 6]]
+times = array_of(np.array([5_000_000, 1_000_000]).view("M8[us]"), np.array([False, True]))
+batch = pa.RecordBatch.from_arrays([times], ["at"])
+clock = SourceClock(ExecutorId("rows", 0), "at")
+clock.sent(batch, 0.0)
+clock.sent(pa.RecordBatch.from_arrays([array_of(np.array([3_000_000]).view("M8[us]"))], ["at"]), 1.0)
+assert clock.late == 1
+assert microseconds(times, "at").tolist() == [5_000_000, 0]
+assert RowSides(Windowing((EventWindow(0, 30, 10),), ("at",))).latest(batch) == 5_000_000
+"""
+    assert imported(code) & HEAVY == set()
+
+
 def test_import_for_spark_loads_no_heavy_library():
     assert imported("import dask_elastic.spark.data_source", base="pyspark.sql.datasource") & HEAVY == set()
 

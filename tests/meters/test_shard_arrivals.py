@@ -88,3 +88,23 @@ def test_shard_arrivals_with_falling_count_are_not_negative():
 def test_shard_arrivals_with_invalid_arguments_raise(shards, window, named):
     with pytest.raises(MeterError, match=named):
         ShardArrivals(shards, window)
+
+
+def test_shard_arrivals_that_find_no_jumps_keep_their_window():
+    random = np.random.default_rng(5)
+    steady, finding = ShardArrivals(2, 1.0, finds_jumps=False), ShardArrivals(2, 1.0)
+    for arrivals in (steady, finding):
+        arrived = feed(arrivals, random, [0.9, 0.1], 5, 1_000)
+        feed(arrivals, random, [0.1, 0.9], 2, 1_000, begin=5, arrived=arrived)
+    assert steady.jumps == 0 < finding.jumps
+    assert steady.per_second() == pytest.approx([2_000, 2_000], rel=0.1)
+    assert finding.per_second()[1] > 3_000
+
+
+@pytest.mark.parametrize(("finds_jumps", "rates"), [(True, None), (False, [500.0, 250.0])])
+def test_shard_arrivals_that_are_noted_rarely_are_known_if_they_are_compared(finds_jumps, rates):
+    arrivals = ShardArrivals(2, 1.0, finds_jumps)
+    for number in range(3):
+        arrivals.note(np.array([1_000.0, 500.0]) * number, now=2.0 * number)
+    found = arrivals.per_second()
+    assert (None if found is None else found.tolist()) == rates

@@ -64,6 +64,10 @@ def test_strategies_of_key_groups_are_refused_for_shards_and_the_other_way_round
         check_strategy(strategy, [])
     with pytest.raises(SubmitError, match=f"'labelled' moves shards.*pass .*'{strategy}'"):
         check_group_strategy("labelled")
+    with pytest.raises(
+        SubmitError, match=r"^migration='labeled': with paradigm='resource-centric' choose 'progressive'"
+    ):
+        check_group_strategy("labeled")
 
 
 def test_smooth_moves_are_refused_as_instant_ones_and_chosen_moves_never():
@@ -71,6 +75,7 @@ def test_smooth_moves_are_refused_as_instant_ones_and_chosen_moves_never():
         with pytest.raises(SubmitError, match=f"'{strategy}', but 'counted' has no windows"):
             check_strategy(strategy, computed())
     check_strategy("auto", computed())
+    check_group_strategy("auto")
     check_strategy("auto", computed("1s"), computed("1s"))
 
 
@@ -88,3 +93,13 @@ def test_strategies_are_those_of_named_computes():
     assert job_options({"migration": "auto"}).strategy("hot") == "auto"
     with pytest.raises(SubmitError, match=r"of 'hot' is 'smoth': choose from .*did you mean 'smooth'"):
         job_options({"migration": {"hot": "smoth"}})
+
+
+def test_cores_that_name_no_operator_are_refused_by_name():
+    from dask_elastic.runtime.client.submission.described_job import checked_job
+
+    topology = de.Topology("made")
+    rows = topology.source("rows", de.sources.Arrow(pa.table({"k": [1]})))
+    rows.key_by("k").compute({"n": de.aggregate.Count()}, name="counted")
+    with pytest.raises(SubmitError, match=r"^cores=2: give the cores of single operators, as cores=\{'per_key': 2\}"):
+        checked_job(topology, None, 2, False, {})

@@ -31,6 +31,15 @@ def test_durations_and_sizes_accept_texts_and_numbers():
     assert (made.flush_interval, made.report_interval, made.channel_window) == (120.0, 1.0, 2_000)
 
 
+def test_strategy_of_key_groups_is_progressive_unless_it_is_named():
+    resource = {"paradigm": "resource-centric"}
+    assert job_options(resource).strategy("counted") == "progressive"
+    assert job_options({**resource, "migration": "auto"}).strategy("counted") == "auto"
+    for configured, strategy in (("instant", "progressive"), ("auto", "auto"), ("synchronised", "synchronised")):
+        with dask.config.set({"elastic.migration": configured}):
+            assert job_options(resource).strategy("counted") == strategy
+
+
 def test_unknown_placement_is_refused_with_list_of_placements():
     with pytest.raises(SubmitError, match=r"'albic', .*'cola', .*'ssm'.*; did you mean 'albic'"):
         job_options({"placement": "albik"})

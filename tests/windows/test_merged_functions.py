@@ -266,6 +266,7 @@ REFUSED = [
     (PER_KEY, {"merge": merge_dicts}, "write @de.per_key(output={'most': pa.int64()}) above the function"),
     (of_batch, {"merge": merge_batches}, "pass a pyarrow schema, or a dict such as output={'most': pa.int64()}"),
     (of_batch, {"merge": merge_batches, "output": {"n": int}}, "columns must be declared"),
+    (of_batch, {"merge": merge_batches, "output": {}}, "output is {}, but partial results are state"),
     (of_batch, {"output": OUTPUT}, "output= declares the columns of the partial results that merge= merges"),
     (of_batch, {"merge": merge_batches, "output": {"key": pa.int64()}}, "results have a column 'key' from the key"),
     (of_batch, {"merge": merge_batches, "output": {"window_end": pa.int64()}}, "rename it in output="),

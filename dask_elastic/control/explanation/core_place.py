@@ -37,6 +37,8 @@ def place_reasons(
     tuple of str
         Sentences without a full stop.
     """
+    if job.paradigm != "executor-centric":
+        return (_at_home(executor, snapshot), f"paradigm {job.paradigm!r}: its core stays at home")
     found = [_at_home(executor, snapshot), *_away(executor, snapshot, bound)]
     if planner(job.planner, "cores").first_fit:
         found.append(f"planner {job.planner!r} takes the first nodes with free cores, wherever home and state are")

@@ -5,7 +5,7 @@ Goal
 Method
     Snapshots are collected for one period. The mean loads of the groups make a placement problem for each operator,
     with the executors as bins, which the job's planner solves within a budget of bytes. Groups move only if plans gain
-    enough in several periods in a row, and in mini-migrations of few groups.
+    enough in several periods in a row: in mini-migrations of few groups, or all at once if upstream instances pause.
 Not done
     Traffic between groups, which is not measured; nodes, since executors keep their homes.
 
@@ -17,18 +17,23 @@ ALBIC, sections 3 and 4.1; State migration, section 3.2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.control.keys import JobKey, job_key
-from dask_elastic.control.placement.measured_loads import busy_cores
+from dask_elastic.control.placement.group_strategies import GroupsMoving, MeasuredGroupMoves, group_costs
 from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS
+from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
+from dask_elastic.migration.strategy import AUTO
 from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
 from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.plan import StrategyCost
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 Floats = npt.NDArray[np.float64]
@@ -47,11 +52,17 @@ class GroupDecision:
     operator : str
         The operator.
     moves : tuple of dict of int to int
-        The mini-migrations in their order: the next executor of each group.
+        The mini-migrations in their order, one if all instances pause: the next executor of each group.
     reason : str
         Why, as a sentence for people.
     distance, planned_distance : float
         How far the most loaded executor is from the mean, as a share of it, now and afterwards.
+    strategy : {"progressive", "synchronised"}
+        How the groups move.
+    expected : tuple of GroupsMoving
+        What is expected of each of the moves.
+    costs : tuple of StrategyCost
+        What each strategy costs; empty without moves.
     """
 
     job: str
@@ -61,6 +72,9 @@ class GroupDecision:
     reason: str
     distance: float
     planned_distance: float
+    strategy: str = PROGRESSIVE
+    expected: tuple[GroupsMoving, ...] = ()
+    costs: tuple[StrategyCost, ...] = ()
 
 
 @dataclass
@@ -69,6 +83,8 @@ class _Memory:
 
     worthwhile: int = 0
     moved_at: float = -np.inf
+    owners: npt.NDArray[np.int64] | None = None
+    settled_at: float = -np.inf
 
 
 class GroupPlanning:
@@ -78,6 +94,11 @@ class GroupPlanning:
     ----------
     settings : PlacementSettings, optional
         The settings; the defaults if not given. `max_moves` is the number of groups of one mini-migration.
+
+    Attributes
+    ----------
+    measured : MeasuredGroupMoves
+        What moves take; their owner tells it of those that have ended.
 
     Examples
     --------
@@ -99,18 +120,25 @@ class GroupPlanning:
         self.settings = settings or PlacementSettings()
         self._memories: dict[tuple[JobKey, str], _Memory] = {}
         self._period: list[Snapshot] = []
+        self.measured = MeasuredGroupMoves(self.settings)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take a snapshot."""
         self._period.append(snapshot)
 
-    def decide(self, owners: Mapping[JobKey, Mapping[str, Sequence[int]]]) -> tuple[GroupDecision, ...]:
+    def decide(
+        self,
+        owners: Mapping[JobKey, Mapping[str, Sequence[int]]],
+        strategies: Mapping[JobKey, Mapping[str, str]] | None = None,
+    ) -> tuple[GroupDecision, ...]:
         """Decide on the snapshots since the last decision.
 
         Parameters
         ----------
         owners : mapping of JobKey to mapping of str to sequence of int
             The executor of each group now, by operator, of the jobs to decide for.
+        strategies : mapping of JobKey to mapping of str to str, optional
+            One of `GROUP_STRATEGIES` for each operator; progressive if not given.
 
         Returns
         -------
@@ -121,12 +149,37 @@ class GroupPlanning:
         self._memories = {key: memory for key, memory in self._memories.items() if key[0] in owners}
         found = []
         for job in snapshots[-1].jobs if snapshots else ():
+            chosen = (strategies or {}).get(job_key(job), {})
             for operator, of in owners.get(job_key(job), {}).items():
                 current = np.array(of, dtype=np.int64)
-                load, nbytes = _mean_loads(snapshots, job, operator, len(current))
+                since = self._memory(job_key(job), operator).settled_at
+                settled = [snapshot for snapshot in snapshots if snapshot.now >= since]
+                load, nbytes = _mean_loads(settled, job, operator, len(current))
                 if load is not None:
-                    found.append(self._decision(snapshots[-1], job, operator, current, load, nbytes))
+                    made = self._decision(snapshots[-1], job, operator, current, load, nbytes)
+                    strategy = chosen.get(operator, PROGRESSIVE)
+                    found.append(self._weighed(made, job, current, load, nbytes, strategy) if made.moves else made)
         return tuple(found)
+
+    def moved(self, job: JobKey, operator: str, now: float, report_interval: float) -> None:
+        """Note that groups have moved: what was measured before and meanwhile counts no more.
+
+        Parameters
+        ----------
+        job : JobKey
+            The job.
+        operator : str
+            Its operator.
+        now : float
+            The time on the clock of the snapshots, in seconds.
+        report_interval : float
+            Seconds between two reports of the job.
+        """
+        # With less of what has arrived since, executors seem to be loaded unevenly by chance, and groups would move.
+        self._memory(job, operator).settled_at = now + report_interval + COMPARED_SECONDS
+
+    def _memory(self, job: JobKey, operator: str) -> _Memory:
+        return self._memories.setdefault((job, operator), _Memory())
 
     def _decision(
         self,
@@ -138,23 +191,34 @@ class GroupPlanning:
         nbytes: Floats,
     ) -> GroupDecision:
         settings = self.settings
-        memory = self._memories.setdefault((job_key(job), operator), _Memory())
+        memory = self._memory(job_key(job), operator)
+        if memory.owners is not None and (memory.owners != current).any():
+            # Not when a plan is made: it may not be carried out.
+            memory.moved_at = snapshot.now
+        memory.owners = current
         homes = [one.home for one in job.executors if one.executor.component == operator]
         problem = PlacementProblem(load, current, len(homes), state_bytes=nbytes, max_cost=settings.budget_bytes)
         now = _distance(problem, problem.current)
-        rested = snapshot.now - memory.moved_at >= settings.cooldown
-        if problem.mean < settings.least_use or now < settings.least_gain or not rested:
+        if why := self._rest(problem, now, snapshot.now - memory.moved_at):
             memory.worthwhile = 0
-            return _decided(job, operator, (), now, now, "the executors are loaded evenly enough, so groups stay.")
-        placement = home_planner(job.placement).plan(problem, settings.seed)
+            return _decided(job, operator, (), now, now, why)
+        try:
+            placement = home_planner(job.placement).plan(problem, settings.seed)
+        except PlanningError as error:
+            # The groups of other jobs, and of other operators, move nevertheless.
+            memory.worthwhile = 0
+            return _decided(job, operator, (), now, now, f"no plan, so groups stay: {error}")
         then = _distance(problem, placement.bin)
         moved = np.flatnonzero(placement.bin != problem.current).tolist()
         gains = bool(moved) and now - then >= settings.least_gain
         memory.worthwhile = memory.worthwhile + 1 if gains else 0
-        if memory.worthwhile < settings.patience or job.dry_run:
+        if memory.worthwhile < settings.patience:
             why = f"a plan must gain in {settings.patience} periods in a row before groups move."
             return _decided(job, operator, (), now, then, why if gains else "no plan gains enough, so groups stay.")
-        memory.worthwhile, memory.moved_at = 0, snapshot.now
+        if job.dry_run:
+            listed = ", ".join(f"{group} to executor {placement.bin[group]}" for group in moved)
+            return _decided(job, operator, (), now, then, f"a dry run: these groups would move: {listed}.")
+        memory.worthwhile = 0
         transfers = [
             GroupTransfer(
                 group, int(placement.bin[group]), homes[current[group]], homes[placement.bin[group]], int(nbytes[group])
@@ -164,6 +228,47 @@ class GroupPlanning:
         minis = mini_migrations(transfers, settings.max_moves)
         moves = tuple({one.group: one.executor for one in mini} for mini in minis)
         return _decided(job, operator, moves, now, then, "groups move so that the executors are loaded evenly.")
+
+    def _rest(self, problem: PlacementProblem, distance: float, rested: float) -> str:
+        """Return why groups stay without a plan, as a sentence for people; empty if there should be one."""
+        settings = self.settings
+        if problem.mean < settings.least_use:
+            return "the executors are hardly busy, so groups stay."
+        if distance < settings.least_gain:
+            return "the executors are loaded evenly enough, so groups stay."
+        if rested < settings.cooldown:
+            return f"groups have moved within the last {settings.cooldown:g} s, so they stay."
+        return ""
+
+    def _weighed(
+        self,
+        decision: GroupDecision,
+        job: JobSnapshot,
+        current: npt.NDArray[np.int64],
+        load: Floats,
+        nbytes: Floats,
+        strategy: str,
+    ) -> GroupDecision:
+        """Return a decision with its strategy, and what both strategies cost."""
+        executors = [one for one in job.executors if one.executor.component == decision.operator]
+        drains = np.array([one.queue / one.service_rate if one.service_rate else 0.0 for one in executors])
+        rows = sum(max(one.arrival_rate, one.throughput) for one in executors)
+        share = load / load.sum()
+        minis = []
+        for move in decision.moves:
+            groups = [*move]
+            drain = float(drains[current[groups]].max())
+            minis.append(GroupsMoving(rows * float(share[groups].sum()), float(nbytes[groups].sum()), drain))
+        loads = np.bincount(current, load, len(executors)).tolist()
+        costs = group_costs(minis, rows, float(drains.max()), loads, self.measured)
+        if strategy == AUTO:
+            strategy = min(costs, key=lambda cost: cost.waiting).strategy
+        moves, expected = decision.moves, tuple(minis)
+        if strategy == SYNCHRONISED:
+            # Each of several pauses would cost as much as one.
+            moves = ({group: to for move in moves for group, to in move.items()},)
+            expected = (GroupsMoving(rows, costs[0].moved_bytes, float(drains.max())),)
+        return replace(decision, moves=moves, strategy=strategy, expected=expected, costs=costs)
 
 
 def _decided(
@@ -179,9 +284,9 @@ def _distance(problem: PlacementProblem, bin: npt.NDArray[np.int64]) -> float:
 def _mean_loads(
     snapshots: Sequence[Snapshot], job: JobSnapshot, operator: str, groups: int
 ) -> tuple[Floats | None, Floats]:
-    """Return the busy cores of each group, and the bytes of its state; None unless all executors are measured.
+    """Return the cores that each group needs, and the bytes of its state; None unless all executors are measured.
 
-    Only the owner of a group has a load of it; that of an executor which cannot keep up is what has arrived.
+    Loads are of what has arrived in the last second, part of it perhaps at a former owner.
     """
     loads: list[Floats] = []
     nbytes = np.zeros(groups)
@@ -197,8 +302,7 @@ def _mean_loads(
         for one in parts:
             if one.shard_load is None or len(one.shard_load) != groups:
                 break
-            busy = float(one.shard_load.sum())
-            load += one.shard_load * (busy_cores(one) / busy if busy > 0 else 1.0)
+            load += one.shard_load
             sizes += 0.0 if one.shard_bytes is None else one.shard_bytes
         else:
             if parts:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
@@ -194,5 +196,5 @@ def _microseconds(value: int, unit: tuple[int, int]) -> int:
 
 def _count_below(times: pa.Array, bound: int) -> int:
     kind = pa.int32() if pa.types.is_date32(times.type) else pa.int64()
-    below = pc.less(times.view(kind), pa.scalar(bound, pa.int64()))
+    below = pc.less(times.view(kind), array_of(np.array([bound]))[0])
     return pc.sum(below).as_py() or 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import Work
+from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS, ShardArrivals
 from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.batch import Batch
@@ -65,6 +68,7 @@ class GroupExecutor(ElasticExecutor):
         self.owned: set[int] = set()
         self.exchange: Exchange | None = None
         self._grid = kwargs.get("grid")
+        self._measure_anew()
         for group in {*range(self.routes.space.shards)} - {*groups}:
             self.store.revoke(group)
         self._own({*groups})
@@ -84,6 +88,18 @@ class GroupExecutor(ElasticExecutor):
         made.address(groups)
         made.resume(self.records.standing())
         return made
+
+    def _measure_anew(self) -> None:
+        """Forget what has arrived: since then groups have come and left, and instances may have paused."""
+        # Windows begin after moves only, so that those of all executors are of the same time.
+        self.measures.demand = ShardArrivals(self.routes.space.shards, COMPARED_SECONDS, finds_jumps=False)
+
+    def measure(self, now: float) -> ExecutorMeasure:
+        """Return the measures of the executor at this moment, with what arrives for each group."""
+        measured = super().measure(now)
+        with self.lock:
+            load = self.measures.arriving_load(self.routes.backlog(), self.routes.in_flight(), now)
+        return replace(measured, arriving_load=load)
 
     def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
         """Return the task of each group, `NO_OWNER` for those that it does not own, and the node of the task."""
@@ -197,7 +213,7 @@ class GroupExecutor(ElasticExecutor):
                 return self._marks_come(now)
             case events.GroupsGiven(version):
                 self._current(version).given = True
-                return self._exchanged()
+                return self._exchanged(now)
             case events.GroupsInstalled(handed):
                 self._current(handed.version).arrived.append(handed)
                 return self._marks_come(now)
@@ -287,12 +303,14 @@ class GroupExecutor(ElasticExecutor):
             self._continue(exchange, group, handed.event_time, now)
             del exchange.missing[group]
         self._own(self.owned | {*handed.groups})
+        self.moves.finished += len(handed.groups)
+        self.moves.finished_across += len(handed.groups) * handed.across
         owner = self.routes.table.owner.tolist()
         for group in handed.groups:
             # The task learns by this that there are timers and windows that it does not know.
             self.store.grant(group, owner[group])
             instructions += [do.Wake(task) for task in self.routes.resume(group, owner[group])]
-        return [*instructions, *self._exchanged()]
+        return [*instructions, *self._exchanged(now)]
 
     def _continue(self, exchange: Exchange, group: int, since: int | None, now: float) -> None:
         """Let what waits for a group continue from the event time of its last state record."""
@@ -329,11 +347,13 @@ class GroupExecutor(ElasticExecutor):
         Watermarks.settled(piece.receipt.span)
         self._pending_rows -= piece.length
 
-    def _exchanged(self) -> list[do.Instruction]:
+    def _exchanged(self, now: float) -> list[do.Instruction]:
         exchange = self.exchange
         if exchange is None or not exchange.is_complete:
             return []
         self.exchange = None
+        self._measure_anew()
+        self.measures.note_arrived(self.routes.backlog(), self.routes.in_flight(), now)
         return [do.GroupsExchanged(exchange.version)]
 
     def _forget(self, version: int, now: float) -> list[do.Instruction]:

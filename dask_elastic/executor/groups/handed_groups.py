@@ -27,6 +27,8 @@ class HandedGroups:
         The event time of their last state record, microseconds since the Unix epoch.
     taken : float
         The newest processing time of a row, seconds.
+    across : bool
+        Whether they come from another node.
     """
 
     version: int
@@ -35,6 +37,7 @@ class HandedGroups:
     input_schema: pa.Schema | None
     event_time: int | None
     taken: float
+    across: bool = False
 
     @classmethod
     def take_out(

@@ -55,7 +55,7 @@ def microseconds(column: pa.Array, name: str) -> Times:
     window_time_type(kind, name)
     numbers = column.view(pa.int32() if pa.types.is_date32(kind) else pa.int64())
     if numbers.null_count:
-        numbers = pc.fill_null(numbers, 0)
+        numbers = pc.coalesce(numbers, array_of(np.zeros(1, np.int32))[0])
     found: Times = numpy_of(numbers)
     if pa.types.is_date32(kind):
         found = found.astype(np.int64) * _DAY

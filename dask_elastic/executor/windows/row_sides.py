@@ -63,7 +63,7 @@ class RowSides:
         if column.null_count == len(column) or not pa.types.is_temporal(column.type):
             return None
         try:
-            return int(microseconds(pa.array([pc.max(column)], column.type), name)[0])
+            return int(microseconds(pa.repeat(pc.max(column), 1), name)[0])
         except (SchemaMismatch, ValueError):
             return None
 

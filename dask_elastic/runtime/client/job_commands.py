@@ -9,6 +9,7 @@ from typing import Literal
 
 from dask_elastic.runtime.protocol import group_calls, job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.vocab.errors import MoveRefused
 
 
 class JobCommands(ABC):
@@ -130,7 +131,7 @@ class JobCommands(ABC):
         executor : int
             Number of their next executor.
         migration : {"progressive", "synchronised"}, optional
-            How they move; as the job was submitted by default.
+            How they move; as the job was submitted by default, and progressively if that was with ``"auto"``.
 
         Returns
         -------
@@ -141,9 +142,9 @@ class JobCommands(ABC):
         Raises
         ------
         MoveRefused
-            If there is no such group, executor or strategy, a group is there already, other groups of the job are
-            moving, or an executor has got its last row; also if the job has another paradigm than
-            ``"resource-centric"``, or is not running. Nothing is changed.
+            If there is no such group, executor or strategy, or groups and executor are no numbers; if a group is there
+            already, other groups of the job are moving, or an executor has got its last row; also if the job has
+            another paradigm than ``"resource-centric"``, or is not running. Nothing is changed.
         UnknownOperator
             If the job has no such stateful operator.
         JobEnded
@@ -175,5 +176,12 @@ class JobCommands(ABC):
         ...     print(moved.groups, owned, job.state("per_letter").get("b"))
         2 [[], [0, 1, 2, 3]] {'letter': 'b', 'seen': 2}
         """
-        wanted = tuple(operators.index(group) for group in groups)
-        return self._ask(group_calls.MoveGroups(self.name, operator, wanted, operators.index(executor), migration))
+        try:
+            wanted = tuple(operators.index(group) for group in groups)
+        except TypeError as error:
+            raise MoveRefused(f"{operator!r}: groups={groups!r}: give the numbers of its groups, as [0, 1]") from error
+        try:
+            to = operators.index(executor)
+        except TypeError as error:
+            raise MoveRefused(f"{operator!r}: executor={executor!r}: give the number of an executor") from error
+        return self._ask(group_calls.MoveGroups(self.name, operator, wanted, to, migration))

@@ -186,12 +186,13 @@ class JobReader(JobMeasures):
             ``wanted`` (cores by executor), ``changes`` (a list: executor, cores by worker before and after, bytes of
             state moved), ``starved`` (missing cores), ``bound`` (operators whose threads hold the GIL),
             ``moved_bytes``, ``seconds`` (duration of the decision), ``homes`` (a list of executors that were moved
-            on request: executor, workers before and after, bytes of state, seconds for which rows waited); with `moves`
-            also ``move`` (the values of one row of `moves`; missing in other rows).
+            on request: executor, workers before and after, bytes of state, seconds for which rows waited),
+            ``others`` (a list of texts: what else has changed, key groups that moved or a restart); with `moves` also
+            ``move`` (the values of one row of `moves`; missing in other rows).
         """
         columns = [
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
-            "changes", "starved", "bound", "moved_bytes", "seconds", "homes",
+            "changes", "starved", "bound", "moved_bytes", "seconds", "homes", "others",
         ]  # fmt: skip
         decided = json.loads(self._ask(job_calls.Decisions(self.name)))
         if not moves:
@@ -397,7 +398,7 @@ def _move_as_decision(move: dict[str, Any]) -> dict[str, Any]:
     reason = f"shard {move['shard']} of {move['operator']}[{move['executor']}] moved by strategy {move['strategy']!r}"
     if move["reason"]:
         reason += f", {move['reason']}"
-    none: dict[str, list[Any]] = {"changes": [], "bound": [], "homes": []}
+    none: dict[str, list[Any]] = {"changes": [], "bound": [], "homes": [], "others": []}
     return {
         "time": move["ended"],
         "applied": True,

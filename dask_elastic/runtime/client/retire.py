@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.submission.installation import install
 from dask_elastic.runtime.protocol.job_calls import Retire
 from dask_elastic.topology.duration import parse_duration
+from dask_elastic.vocab.errors import PlanningError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -68,10 +69,17 @@ def retire(
     ...     list(client.scheduler_info()["workers"]) == [first]
     True
     """
-    addresses = [workers] if isinstance(workers, str) else list(workers)
+    addresses = _addresses(workers)
     client = checked_client(client)
     seconds = None if timeout is None else parse_duration(timeout, "timeout")
     install(client)
     call_scheduler(client, Retire(tuple(addresses), seconds))
     if close:
         client.retire_workers(addresses, close_workers=True)
+
+
+def _addresses(workers: Any) -> list[str]:
+    given = [workers] if isinstance(workers, str) or not isinstance(workers, Iterable) else list(workers)
+    if not given or not all(isinstance(one, str) for one in given):
+        raise PlanningError(f"workers={workers!r}: give the address of a worker, as 'tcp://10.0.0.2:40001', or several")
+    return given

@@ -9,7 +9,7 @@ import dask.config
 
 from dask_elastic.control.placement.choices import PLACEMENTS
 from dask_elastic.migration.group_move import PROGRESSIVE
-from dask_elastic.migration.strategy import BETWEEN_EXECUTORS, STRATEGIES
+from dask_elastic.migration.strategy import BETWEEN_EXECUTORS, GROUP_STRATEGIES, STRATEGIES
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.config.parsing import (
     Amount,
@@ -94,7 +94,7 @@ def job_options(given: dict[str, Any]) -> JobOptions:
     if values["paradigm"] == RESOURCE and ("migration" not in values or not given.get("migration")):
         # What is configured is about shards, unless it names one of these.
         configured = values.get("migration")
-        values["migration"] = configured if configured in BETWEEN_EXECUTORS else PROGRESSIVE
+        values["migration"] = configured if configured in GROUP_STRATEGIES else PROGRESSIVE
     return JobOptions(**values)
 
 

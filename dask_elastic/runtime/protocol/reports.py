@@ -131,7 +131,8 @@ class ExecutorDetail:
     latency_rows : float
         Tuples that the mean is of.
     shard_load, shard_bytes : bytes
-        Busy seconds per second, and bytes of state, of each shard: float32, little-endian.
+        Busy seconds per second, or what arriving rows require of these where key groups move; and bytes of state: of
+        each shard, float32, little-endian.
     jumps : int
         How often the shares of the shards have jumped so far.
     traffic : tuple of (str, int, float)

@@ -311,6 +311,10 @@ class ControlDriver:
         moved = sum(change.moved_bytes for change in changes)
         self._note(replace(self._noted(record, reason), applied=applied, moved_bytes=moved, homes=changes), [])
 
+    def note_others(self, record: JobRecord, what: str, reason: str, moved_bytes: float = 0.0) -> None:
+        """Keep a change of another kind, with what has changed as text, among the decisions about its job."""
+        self._note(replace(self._noted(record, reason), moved_bytes=moved_bytes, others=(what,)), [])
+
     def note_cores(self, record: JobRecord, change: CoreChange, reason: str) -> None:
         """Keep a change of the cores of one executor, with its nodes numbered as in the job, among the decisions."""
         decision = replace(self._noted(record, reason), moved_bytes=change.moved_bytes, changes=(change,))

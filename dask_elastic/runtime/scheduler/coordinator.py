@@ -101,9 +101,11 @@ class Coordinator:
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)
-        self.leaving = PlannedRestarts(self.cores, self.checkpoints, self.health.restart_elsewhere, self._parts_moved)
+        self.leaving = PlannedRestarts(
+            self.cores, self.checkpoints, self.health.restart_elsewhere, self.controller.note_others
+        )
         self.groups = GroupMoves(
-            self.jobs, self.calls, self.checkpoints, self.health.group_move_failed, self._parts_moved
+            self.jobs, self.calls, self.checkpoints, self.health.group_move_failed, self.controller.note_others
         )
         self.group_planning = GroupPlanningDriver(self.groups, self.controller)
         self.retirement = Retirement(self.membership, self.homes, self.leaving, control.retire_timeout)
@@ -197,9 +199,6 @@ class Coordinator:
     def _home_moved(self, record: JobRecord, changes: tuple[HomeChange, ...], reason: str) -> None:
         self.controller.note_homes(record, changes, reason)
         self.placement.note_moves(changes)
-
-    def _parts_moved(self, record: JobRecord, reason: str) -> None:
-        self.controller.note_homes(record, (), reason)
 
     async def _take_checkpoints(self, record: JobRecord) -> None:
         try:

@@ -108,11 +108,12 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
 
 def _detail(measure: ExecutorMeasure) -> ExecutorDetail:
     """Return the measures for the control loop; those of shards take four bytes each."""
+    load = measure.shard_load if measure.arriving_load is None else measure.arriving_load
     return ExecutorDetail(
         latency_now=measure.latency_now.to_bytes(),
         latency_mean=measure.latency_mean,
         latency_rows=measure.latency_rows,
-        shard_load=measure.shard_load.astype("<f4").tobytes(),
+        shard_load=load.astype("<f4").tobytes(),
         shard_bytes=measure.shard_bytes.astype("<f4").tobytes(),
         jumps=measure.jumps,
         traffic=tuple((*origin, rate) for origin, rate in measure.traffic),

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from dask_elastic.state.codec import IDENTITY, StateRows, encode
 from dask_elastic.state.disk.unnamed_files import UnnamedFile, UnnamedFiles
 from dask_elastic.state.index import Slots
+from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
 _SLOT = len(IDENTITY)
@@ -75,7 +76,7 @@ class KeptRows:
             rows.hashes,
             rows.checks,
             rows.shards,
-            pa.record_batch({"slot": slots}),
+            pa.RecordBatch.from_arrays([array_of(slots)], ["slot"]),
             rows.fields,
             rows.values,
             rows.deleted,
@@ -90,7 +91,7 @@ class KeptRows:
     def _write(self) -> None:
         file = self._file = self._file or self._files.open()
         for batch in _joined(self._buffer):
-            slots = batch.column(_SLOT).to_numpy()
+            slots = numpy_of(batch.column(_SLOT))
             bounds = np.flatnonzero(np.diff(slots // self._step)) + 1
             for start, end in zip([0, *bounds.tolist()], [*bounds.tolist(), len(slots)], strict=True):
                 data = batch.slice(start, end - start).serialize()
@@ -117,7 +118,7 @@ class KeptRows:
             for part in parts
             if file is not None
         ]
-        return [(batch.column(_SLOT).to_numpy(), batch) for batch in _joined(batches)]
+        return [(numpy_of(batch.column(_SLOT)), batch) for batch in _joined(batches)]
 
 
 def with_keys(batch: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:

@@ -209,7 +209,9 @@ def _schema(output: object, where: str) -> pa.Schema:
         isinstance(name, str) and isinstance(kind, pa.DataType) for name, kind in output.items()
     ):
         output = pa.schema(dict(output))
-    if not isinstance(output, pa.Schema) or not output.names:
+    if isinstance(output, pa.Schema) and not output.names:
+        output = {}
+    if not isinstance(output, pa.Schema):
         raise TopologyError(
             f"{where}: output is {output!r}, but partial results are state, whose columns must be declared; pass a "
             "pyarrow schema, or a dict such as output={'most': pa.int64()}."

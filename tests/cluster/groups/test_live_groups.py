@@ -104,11 +104,21 @@ def pair():
         yield client
 
 
-@pytest.mark.parametrize("placement", ["flux", "eager", "milp"])
-def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(pair, wait_until, placement):
+@pytest.mark.parametrize(
+    ("placement", "migration", "made"),
+    [
+        ("flux", "auto", "(?:progressive|synchronised)"),
+        ("eager", "synchronised", "synchronised"),
+        ("milp", "progressive", "progressive"),
+    ],
+)
+def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(
+    pair, wait_until, placement, migration, made
+):
     if placement == "milp":
         pytest.importorskip("highspy")
-    job = de.submit(topology(f"groups-{placement}"), pair, placement=placement, paradigm="resource-centric")
+    options = {"placement": placement, "paradigm": "resource-centric", "migration": migration}
+    job = de.submit(topology(f"groups-{placement}"), pair, **options)
     before = owners(job)
     busy = [group for group, one in before.items() if one == 0]
     with Load(job, keys_of_groups(busy)) as load:
@@ -117,7 +127,9 @@ def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(pai
     job.wait(progress=False)
     assert state_of(job) == expected(load.sent)
     reasons = job.decisions()["reason"]
-    assert reasons.str.contains(f"Placement '{placement}'.*have moved .progressive.").any()
+    moved = reasons[reasons.str.contains(f"Placement '{placement}'.*have moved [(]{made}[)]")]
+    assert len(moved)
+    assert moved.str.contains(r"Rows wait for \S+ row-seconds if .*, \S+ if ").all()
 
 
 def test_placements_of_consecutive_groups_are_refused(pair):

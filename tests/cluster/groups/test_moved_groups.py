@@ -95,6 +95,7 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
     rows, random = Rows(job), np.random.default_rng(5)
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(rows.run)
+        came = 0
         try:
             for turn in range(6):
                 operator, executors = ("first", 3) if turn % 2 == 0 else ("second", 2)
@@ -105,6 +106,7 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
                 sent = int(rows.sent[5])
                 moved = job.move_groups(operator, chosen, target, STRATEGIES[turn // 2 % 2])
                 assert moved.groups == len(chosen)
+                came += len(chosen)
                 assert owners(job, operator) == before | dict.fromkeys(chosen, target)
                 wait_until(lambda: sending.done() or rows.sent[5] > sent, "rows are sent")  # noqa: B023
                 found = job.state(operator).to_pandas()
@@ -118,6 +120,9 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
     assert job.state("second").get(5)["n"] == rows.sent[5]
     job.end_of_input()
     job.wait(**RUN)
+    counted = job.metrics()[["moves", "moves_across"]].sum()
+    assert counted["moves"] == came
+    assert 0 < counted["moves_across"] <= came
     for operator in ("first", "second"):
         state = job.state(operator).to_pandas().sort_values("k")
         assert state["n"].tolist() == rows.sent.tolist()
@@ -133,11 +138,14 @@ def test_moves_that_do_not_fit_are_refused_by_name_and_change_nothing(client):
     job = de.submit(topology("refusing"), client, paradigm="resource-centric")
     before = owners(job, "first")
     for operator, groups, executor, error, text in (
-        ("third", [0], 1, UnknownOperator, "'third'"),
-        ("first", [GROUPS], 1, MoveRefused, f"group {GROUPS} does not exist"),
+        ("third", [0], 1, UnknownOperator, "job 'refusing' has no operator 'third'"),
+        ("first", [GROUPS], 1, MoveRefused, f"'first' of job 'refusing': group {GROUPS} does not exist"),
         ("first", [0], 3, MoveRefused, "executors are 0 to 2"),
         ("first", [0], 0, MoveRefused, "belongs to executor 0 already"),
         ("first", [], 1, MoveRefused, "no group"),
+        ("first", 0, 1, MoveRefused, r"'first': groups=0: give the numbers of its groups, as \[0, 1\]"),
+        ("first", [0.5], 1, MoveRefused, r"groups=\[0.5\]: give the numbers"),
+        ("first", [0], "tcp://a:1", MoveRefused, "executor='tcp://a:1': give the number of an executor"),
     ):
         with pytest.raises(error, match=text):
             job.move_groups(operator, groups, executor)

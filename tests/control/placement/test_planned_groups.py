@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_elastic.control.placement import groups
+from dask_elastic.control.placement.group_strategies import GroupsMoving
 from dask_elastic.control.placement.groups import GroupPlanning
+from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.vocab.errors import MissingExtra
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
@@ -80,10 +87,19 @@ def test_plan_must_gain_in_several_periods_in_a_row():
 
 def test_groups_rest_after_a_move():
     planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
-    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    loads, owners, moved = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], [1, 1, 0, 0]
     assert decided(planning, loads, owners).moves
-    assert decided(planning, loads, owners, now=59.0).moves == ()
-    assert decided(planning, loads, owners, now=60.0).moves
+    assert decided(planning, loads, moved, now=10.0).moves == ()
+    assert decided(planning, loads, moved, now=69.0).moves == ()
+    assert decided(planning, loads, moved, now=70.0).moves
+
+
+def test_plan_that_is_not_carried_out_is_made_again():
+    planning = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0))
+    loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
+    first = decided(planning, loads, owners)
+    assert first.moves
+    assert decided(planning, loads, owners, now=10.0).moves == first.moves
 
 
 @pytest.mark.parametrize("loads", [[0.2, 0.2, 0.2, 0.2], [0.01, 0.01, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
@@ -91,26 +107,88 @@ def test_even_or_idle_executors_keep_their_groups(loads):
     assert decided(GroupPlanning(PlacementSettings(patience=1)), loads, [0, 0, 1, 1]).moves == ()
 
 
-def test_executor_that_cannot_keep_up_counts_what_has_arrived():
-    # Both executors are busy all the time, but rows of one arrive three times as fast.
-    owners, planning = [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=1))
-    fast = snapshot([0.5] * 4, owners, rates=(3_000.0, 1_000.0)).jobs[0].executors[0]
-    both = snapshot([0.5] * 4, owners, rates=(1_000.0, 1_000.0))
-    slow = both.jobs[0].executors[1]
-    job = JobSnapshot(*KEY, (fast, slow), paradigm="resource-centric", placement="flux")
-    planning.observe(Snapshot(0.0, NODES, (job,)))
-    [decision] = planning.decide({KEY: {"count": owners}})
-    assert decision.distance == pytest.approx(0.5)
-    sums = np.bincount(after(owners, decision), [1.5, 1.5, 0.5, 0.5])
-    assert sums.max() - sums.min() < 2.0
-    assert decision.planned_distance == pytest.approx(np.abs(sums - 2.0).max() / 2.0)
+def test_measurements_before_a_move_and_in_its_midst_count_no_more():
+    planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=0.0)), [0, 0, 1, 1]
+    planning.moved(KEY, "count", now=10.0, report_interval=0.5)
+    planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=10.5))
+    assert planning.decide({KEY: {"count": owners}}) == ()
+    planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=11.4))
+    assert decided(planning, [0.3, 0.3, 0.3, 0.3], owners, now=11.6).distance == 0.0
 
 
-def test_budget_of_bytes_and_dry_runs_hold_groups():
+def test_plan_is_carried_out_at_once_where_instances_pause_and_in_parts_otherwise():
+    loads, owners = [0.2] * 8 + [0.0] * 8, [0] * 8 + [1] * 8
+    settings = PlacementSettings(patience=1, max_moves=2)
+    decisions = {}
+    for strategy in ("progressive", "synchronised", "auto"):
+        planning = GroupPlanning(settings)
+        planning.observe(snapshot(loads, owners))
+        [decisions[strategy]] = planning.decide({KEY: {"count": owners}}, {KEY: {"count": strategy}})
+    assert [len(move) for move in decisions["progressive"].moves] == [2, 2]
+    assert [len(move) for move in decisions["synchronised"].moves] == [4]
+    assert after(owners, decisions["progressive"]) == after(owners, decisions["synchronised"])
+    assert decisions["auto"].strategy == min(decisions["auto"].costs, key=lambda one: one.waiting).strategy
+    for decision in decisions.values():
+        assert [cost.strategy for cost in decision.costs] == ["progressive", "synchronised"]
+        assert len(decision.expected) == len(decision.moves)
+
+
+@pytest.mark.parametrize(("pauses", "chosen"), [((0.05, 0.5), "progressive"), ((0.5, 0.05), "synchronised")])
+def test_auto_chooses_by_what_moves_have_taken(pauses, chosen):
+    # An executor is full, and the plan has many parts.
+    loads, owners = [0.125] * 8 + [0.0] * 8, [0] * 8 + [1] * 8
+    planning = GroupPlanning(PlacementSettings(patience=1, max_moves=1))
+    for strategy, pause in zip(("progressive", "synchronised"), pauses, strict=True):
+        for _ in range(64):
+            planning.measured.observe(strategy, GroupsMoving(1.0, 10.0, 0.0), 10.0, pause, pause + 0.01)
+    planning.observe(snapshot(loads, owners, rates=(500.0, 1_000.0)))
+    [decision] = planning.decide({KEY: {"count": owners}}, {KEY: {"count": "auto"}})
+    assert decision.strategy == chosen
+
+
+def test_budget_of_bytes_holds_groups():
     loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
     planning = GroupPlanning(PlacementSettings(patience=1, budget_bytes=5.0))
     assert decided(planning, loads, owners).moves == ()
-    assert decided(GroupPlanning(PlacementSettings(patience=1)), loads, owners, dry_run=True).moves == ()
+
+
+def test_dry_run_tells_which_groups_would_move_once_a_plan_has_gained_often_enough():
+    loads, owners, planning = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=2))
+    first, second, third = (decided(planning, loads, owners, now=at, dry_run=True) for at in (0.0, 10.0, 20.0))
+    assert first.moves == second.moves == third.moves == ()
+    assert "2 periods in a row" in first.reason
+    assert re.fullmatch(r"a dry run: these groups would move: \d to executor \d(, \d to executor \d)*\.", second.reason)
+    assert third.reason == second.reason
+
+
+@pytest.mark.parametrize(
+    ("loads", "now", "reason"),
+    [
+        ([0.01, 0.01, 0.0, 0.0], 100.0, "hardly busy"),
+        ([0.2, 0.2, 0.2, 0.2], 100.0, "evenly enough"),
+        ([0.3, 0.3, 0.1, 0.1], 100.0, "within the last 60 s"),
+    ],
+)
+def test_reason_says_why_there_is_no_plan(loads, now, reason):
+    planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=60.0)), [0, 0, 1, 1]
+    assert decided(planning, [0.3, 0.3, 0.1, 0.1], [1, 1, 0, 0]).moves
+    assert reason in decided(planning, loads, owners, now=now).reason
+
+
+def test_planner_that_fails_leaves_the_groups_of_other_jobs_their_planner(monkeypatch):
+    def failing_planner(name):
+        if name == "milp":
+            raise MissingExtra("planner 'milp' needs highspy")
+        return home_planner(name)
+
+    monkeypatch.setattr(groups, "home_planner", failing_planner)
+    loads, owners, planning = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], GroupPlanning(PlacementSettings(patience=1))
+    made = snapshot(loads, owners)
+    other = replace(made.jobs[0], name="others", placement="milp")
+    planning.observe(replace(made, jobs=(other, *made.jobs)))
+    failed, planned = planning.decide({KEY: {"count": owners}, ("others", 1): {"count": owners}})
+    assert (failed.moves, failed.reason) == ((), "no plan, so groups stay: planner 'milp' needs highspy")
+    assert planned.moves
 
 
 def test_operators_that_are_not_measured_and_jobs_of_others_are_left_out():

@@ -70,9 +70,22 @@ def test_all_nodes_are_asked_in_the_order_of_the_protocol(job, strategy, calls, 
         assert {address for address, call in scheduler.calls if isinstance(call, group_calls.GroupCall)} == {"a", "b"}
         assert (moved.groups, moved.pause) == (2, pause)
         assert record.groups.table("op0").owners[[0, 1]].tolist() == [1, 1]
+        [noted] = coordinator.controller.log.of("job")
+        assert (noted.others, noted.moved_bytes) == (("2 key groups of 'op0' moved",), moved.nbytes)
+        assert f"({strategy}) with {moved.nbytes} bytes of state" in noted.reason
         assert record.groups.moving is None
 
     job(test)
+
+
+def test_move_by_hand_is_progressive_where_plans_choose_their_strategy(job):
+    async def test(coordinator, scheduler, record):
+        await coordinator.groups.move_groups(MOVE)
+        assert asked(scheduler) == ["HoldGroups", "SwitchGroups"]
+        with pytest.raises(MoveRefused, match="no strategy 'auto' for key groups: choose 'progressive' or"):
+            await coordinator.groups.move_groups(replace(MOVE, executor=0, strategy="auto"))
+
+    job(test, migration="auto")
 
 
 def test_refusal_of_one_executor_cancels_the_move_and_uses_a_version(job):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import dask_elastic as de
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.cluster_calls import Keep
 from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
@@ -363,3 +364,10 @@ def test_worker_that_is_not_emptied_in_time_is_used_again(emptied):
         assert coordinator.retirement.active == 0
 
     emptied(test)
+
+
+@pytest.mark.parametrize("workers", [None, [], 0, ["tcp://a:1", 2]])
+def test_retirement_of_what_is_no_address_is_refused_by_name(workers):
+    with pytest.raises(PlanningError, match=r"^workers=.*: give the address of a worker, as 'tcp://") as refused:
+        de.retire(workers)
+    assert repr(workers) in str(refused.value)

@@ -176,6 +176,8 @@ def _reading(operator: Compute) -> bytes:
 
 
 def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
+    if not isinstance(cores, Mapping):
+        raise SubmitError(f"cores={cores!r}: give the cores of single operators, as cores={{'per_key': 2}}")
     if cores and paradigm != ELASTIC:
         raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
     stateful = [c.name for c in components if c.kind == "compute"]

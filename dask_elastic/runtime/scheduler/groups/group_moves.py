@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dask_elastic.migration.group_move import SYNCHRONISED, GroupAction, GroupEvent, GroupMove, GroupPhase
-from dask_elastic.migration.strategy import BETWEEN_EXECUTORS
+from dask_elastic.control.explanation.amounts import size
+from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED, GroupAction, GroupEvent, GroupMove, GroupPhase
+from dask_elastic.migration.strategy import AUTO, BETWEEN_EXECUTORS
 from dask_elastic.runtime.protocol import group_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.group_calls import GroupsMoved, MovedGroups
@@ -50,7 +51,8 @@ class GroupMoves:
     failed : callable
         ``failed(record, operator, error)`` ends a generation in which a move has failed at an unknown point.
     moved : callable
-        ``moved(record, reason)`` is called after each move, with what has happened as a sentence for people.
+        ``moved(record, what, reason, nbytes)`` is called after each move, with what has moved in a few words, all that
+        has happened as sentences for people, and the bytes of state.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class GroupMoves:
         calls: WorkerCalls,
         checkpoints: Checkpoints,
         failed: Callable[[JobRecord, str, Exception], None],
-        moved: Callable[[JobRecord, str], None],
+        moved: Callable[[JobRecord, str, str, float], None],
     ):
         self.jobs = jobs
         self.calls = calls
@@ -76,8 +78,11 @@ class GroupMoves:
         record = self.jobs.record(call.job)
         check_moving(record)
         strategy = record.spec.options.strategy(call.operator) if call.strategy is None else call.strategy
+        if call.strategy is None and strategy == AUTO:
+            # Only plans are weighed. These groups alone wait, not all rows.
+            strategy = PROGRESSIVE
         moves = dict.fromkeys(call.groups, call.executor)
-        return await self.move(record, call.operator, moves, strategy, "A user moved them.")
+        return await self.move(record, call.operator, moves, strategy, "A user moved key groups.")
 
     async def move(
         self, record: JobRecord, operator: str, moves: Mapping[int, int], strategy: str, reason: str
@@ -123,7 +128,9 @@ class GroupMoves:
             groups.end()
         result = MovedGroups(len(moves), moved.nbytes, moved.pause, time.monotonic() - began)
         logger.info("job %r: %s: %s", record.name, move, result)
-        self._moved(record, _sentence(move, result, reason))
+        noun = "key group" if result.groups == 1 else "key groups"
+        what = f"{result.groups} {noun} of {operator!r} moved"
+        self._moved(record, what, _sentence(move, result, reason), result.nbytes)
         return result
 
     async def _carry_out(self, record: JobRecord, move: GroupMove[int]) -> GroupsMoved:
@@ -208,8 +215,8 @@ def _sentence(move: GroupMove[int], moved: MovedGroups, reason: str) -> str:
     listed = ", ".join(f"{group} to executor {to}" for group, to in list(move.executors.items())[:SHOWN])
     more = f" and {len(move.executors) - SHOWN} more" if len(move.executors) > SHOWN else ""
     return (
-        f"{reason} Key groups of {move.operator!r} have moved ({move.strategy}) with {moved.nbytes / 1e6:.3g} MB of "
-        f"state, {listed}{more}; rows of a group waited for {1_000 * moved.pause:.0f} ms at most."
+        f"{reason} Key groups of {move.operator!r} have moved ({move.strategy}) with {size(moved.nbytes)} of state, "
+        f"{listed}{more}; rows of a group waited for {1_000 * moved.pause:.0f} ms at most."
     )
 
 

@@ -29,6 +29,7 @@ class JobGroups:
     """
 
     def __init__(self, spec: JobSpec):
+        self._job = spec.job
         self._tables = {name: GroupTable.of_owners(owners, spec.homes[name]) for name, owners in spec.groups.items()}
         # A move that is cancelled uses a version too, so that nothing of it is taken for a part of the next one.
         self._versions: Counter[str] = Counter()
@@ -45,7 +46,9 @@ class JobGroups:
         """
         found = self._tables.get(operator)
         if found is None:
-            raise UnknownOperator(f"there is no operator {operator!r} with key groups: choose from {[*self._tables]}")
+            raise UnknownOperator(
+                f"job {self._job!r} has no operator {operator!r} with key groups: choose from {[*self._tables]}"
+            )
         return found
 
     @property
@@ -66,7 +69,10 @@ class JobGroups:
         if self.moving is not None:
             raise MoveRefused(f"a {self.moving} is in progress: one move of a job at a time. Try again later.")
         table = self.table(operator)
-        table.check(moves)
+        try:
+            table.check(moves)
+        except MoveRefused as error:
+            raise MoveRefused(f"operator {operator!r} of job {self._job!r}: {error}") from error
         self._versions[operator] += 1
         before = {group: int(table.owners[group]) for group in moves}
         self.moving = GroupMove(operator, self._versions[operator], dict(moves), before, strategy)

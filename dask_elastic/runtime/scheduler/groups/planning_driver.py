@@ -3,34 +3,41 @@
 Notes
 -----
 Decision 89. Decisions are made in a thread of their own, on the snapshots that the control loop has kept. The
-mini-migrations of a plan are carried out one after the other; those of a plan that fails are planned again in a later
-period.
+mini-migrations of a plan are carried out one after the other, each between two checkpoints, while other jobs go on;
+those of a plan that fails are planned again in a later period. How long they take is what later plans choose their
+strategy by (decision 96).
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dask_elastic.control.keys import JobKey
 from dask_elastic.control.placement.choices import SPREAD
+from dask_elastic.runtime.protocol.group_calls import MovedGroups
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
-from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from dask_elastic.control.placement.group_strategies import GroupsMoving
     from dask_elastic.control.placement.groups import GroupDecision, GroupPlanning
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
 Owners = dict[JobKey, dict[str, list[int]]]
+Strategies = dict[JobKey, dict[str, str]]
 
 
 class GroupPlanningDriver:
@@ -58,7 +65,11 @@ class GroupPlanningDriver:
         self._planning: GroupPlanning | None = None
         self._seen = -math.inf
         self._task: asyncio.Task[None] | None = None
-        self._told: dict[tuple[str, str], str] = {}
+        self._moving: dict[str, asyncio.Task[None]] = {}
+        # What the planning is to learn of moves that have ended: its thread may be at work.
+        self._ended: list[Callable[[GroupPlanning], None]] = []
+        # By job, its generation, and by operator; those of jobs that have ended are dropped.
+        self._told: dict[JobKey, dict[str, str]] = {}
 
     def wake(self) -> None:
         """Start the loop if a job has a planner of groups, unless it runs."""
@@ -67,8 +78,9 @@ class GroupPlanningDriver:
 
     def stop(self) -> None:
         """Stop the loop, and the moves that have not begun."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, *self._moving.values()):
+            if task is not None:
+                task.cancel()
 
     def _planned(self) -> list[JobRecord]:
         """Return the running jobs whose key groups a planner places."""
@@ -92,10 +104,28 @@ class GroupPlanningDriver:
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Decide on the snapshots since the last period, and carry the decisions out."""
-        snapshots, owners = self._fresh(), self._owners()
+        snapshots, owners, strategies = self._fresh(), self._owners(), self._strategies()
+        self._told = {job: told for job, told in self._told.items() if job in owners}
         if not snapshots or not owners:
             return
-        decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots, owners)
+        ended, self._ended = self._ended, []
+        loop = asyncio.get_running_loop()
+        decisions = await loop.run_in_executor(pool, self._decide, ended, snapshots, owners, strategies)
+        by_job: dict[str, list[GroupDecision]] = {}
+        for decision in decisions:
+            by_job.setdefault(decision.job, []).append(decision)
+        for job, found in by_job.items():
+            if job not in self._moving:
+                task = self._moving[job] = asyncio.ensure_future(self._carry_out_all(found, owners))
+                task.add_done_callback(functools.partial(self._carried_out, job))
+
+    def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
+        del self._moving[job]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("job %r: key groups could not be moved", job, exc_info=error)
+
+    async def _carry_out_all(self, decisions: list[GroupDecision], owners: Owners) -> None:
+        """Carry out the decisions about one job, one after the other."""
         for decision in decisions:
             record = self.jobs.get(decision.job)
             if record is not None and record.live and record.runs(decision.generation):
@@ -115,7 +145,21 @@ class GroupPlanningDriver:
             for record in self._planned()
         }
 
-    def _decide(self, snapshots: list[Snapshot], owners: Owners) -> tuple[GroupDecision, ...]:
+    def _strategies(self) -> Strategies:
+        return {
+            (record.name, record.spec.generation): {
+                name: record.spec.options.strategy(name) for name in record.groups.tables
+            }
+            for record in self._planned()
+        }
+
+    def _decide(
+        self,
+        ended: list[Callable[[GroupPlanning], None]],
+        snapshots: list[Snapshot],
+        owners: Owners,
+        strategies: Strategies,
+    ) -> tuple[GroupDecision, ...]:
         """Return the decisions; runs in a thread of its own."""
         with responsive():
             if self._planning is None:
@@ -123,9 +167,11 @@ class GroupPlanningDriver:
                 from dask_elastic.control.placement.groups import GroupPlanning
 
                 self._planning = GroupPlanning(self.settings)
+            for note in ended:
+                note(self._planning)
             for snapshot in snapshots:
                 self._planning.observe(snapshot)
-            return self._planning.decide(owners)
+            return self._planning.decide(owners, strategies)
 
     async def _carry_out(self, record: JobRecord, decision: GroupDecision, planned: list[int]) -> None:
         """Move groups in the mini-migrations of a decision; the first one that fails ends it."""
@@ -134,27 +180,49 @@ class GroupPlanningDriver:
         if not decision.moves:
             self._tell(record, decision.operator, reason)
             return
-        strategy = record.spec.options.strategy(decision.operator)
-        why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards."
+        # Imported with the planning, which has made the decision.
+        from dask_elastic.control.placement.group_strategies import compared
+
+        strategy, compares = decision.strategy, compared(decision.costs, decision.strategy)
+        why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards. {compares}"
         try:
-            for moves in decision.moves:
+            for moves, expected in zip(decision.moves, decision.expected, strict=True):
+                if record.checkpoints is not None:
+                    # A planned move waits for the checkpoint in progress: many in a row would let none complete.
+                    async with record.checkpoints.exclusive:
+                        pass
                 if not record.live or not record.runs(decision.generation):
                     return
                 owners = record.groups.table(decision.operator).owners
                 if other := [group for group in moves if owners[group] != planned[group]]:
                     raise PlanningError(f"the plan no longer fits: groups {other} have moved otherwise")
-                await self.moves.move(record, decision.operator, moves, strategy, why)
+                moved = await self.moves.move(record, decision.operator, moves, strategy, why)
+                self._note_ended(record, decision, expected, moved)
         except (ElasticError, Relayed, OSError, TimeoutError) as error:
             if not record.live or not record.runs(decision.generation):
                 return
             cause = load_error(error.data) if isinstance(error, Relayed) else error
-            logger.warning("job %r: groups of %r stay: %s", record.name, decision.operator, cause)
+            # What has got its last row refuses: the end of a stream is nothing to warn of.
+            level = logging.INFO if isinstance(cause, MoveRefused) else logging.WARNING
+            logger.log(level, "job %r: groups of %r stay: %s", record.name, decision.operator, cause)
             self._tell(record, decision.operator, f"{why} It could not be carried out: {cause}")
             return
-        self._told.pop((record.name, decision.operator), None)
+        self._told.get((record.name, decision.generation), {}).pop(decision.operator, None)
+
+    def _note_ended(
+        self, record: JobRecord, decision: GroupDecision, expected: GroupsMoving, moved: MovedGroups
+    ) -> None:
+        now, interval = time.time(), record.spec.options.report_interval
+
+        def note(planning: GroupPlanning) -> None:
+            planning.measured.observe(decision.strategy, expected, moved.nbytes, moved.pause, moved.seconds)
+            planning.moved((record.name, decision.generation), decision.operator, now, interval)
+
+        self._ended.append(note)
 
     def _tell(self, record: JobRecord, operator: str, reason: str) -> None:
         """Keep why nothing is carried out among the decisions, once as long as it stays the same."""
-        if self._told.get((record.name, operator)) != reason:
-            self._told[record.name, operator] = reason
+        told = self._told.setdefault((record.name, record.spec.generation), {})
+        if told.get(operator) != reason:
+            told[operator] = reason
             self.control.note_homes(record, (), f"{operator!r}: {reason}", applied=False)

@@ -43,7 +43,7 @@ class PlannedRestarts:
     restart : callable
         ``restart(record, reason)`` restarts a job on the workers that are not to leave, or fails it.
     note : callable
-        ``note(record, reason)`` keeps a sentence about a restart among the job's decisions.
+        ``note(record, what, reason)`` keeps a restart among the job's decisions, in a few words and as a sentence.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PlannedRestarts:
         cores: CoreChanges,
         checkpoints: Checkpoints,
         restart: Callable[[JobRecord, str], Awaitable[None]],
-        note: Callable[[JobRecord, str], None],
+        note: Callable[[JobRecord, str, str], None],
     ):
         self.cores = cores
         self.workers, self.calls = cores.workers, cores.calls
@@ -134,6 +134,7 @@ class PlannedRestarts:
             return
         self._note(
             record,
+            f"restarted from checkpoint {number}",
             f"{reason} The job was restarted from checkpoint {number} elsewhere with {what}; it paused for "
             f"{time.monotonic() - began:.1f} s.",
         )

@@ -32,5 +32,5 @@ def handed_of(call: InstallGroups) -> HandedGroups:
     state = [rows_of(stream) for stream in call.state]
     schema = None if call.input_schema is None else pa.ipc.read_schema(pa.py_buffer(call.input_schema))
     return HandedGroups(
-        call.version, tuple(call.groups), state[0] if state else None, schema, call.event_time, call.taken
+        call.version, tuple(call.groups), state[0] if state else None, schema, call.event_time, call.taken, across=True
     )
