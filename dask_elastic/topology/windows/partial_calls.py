@@ -116,7 +116,14 @@ class _DictPartials(PartialCalls):
     def merged(self, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
         """Return what `merge` returns for each row; see `PartialCalls.merged`."""
         pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        return self._batch([self._dict(self._merge(one, other), self._where_merged) for one, other in pairs])
+        return self._batch([self._whole(self._merge(one, other), self._where_merged) for one, other in pairs])
+
+    def _whole(self, returned: Any, where: str) -> Mapping[str, Any]:
+        """Check a dict in which a column that was forgotten would be null in the result."""
+        found = self._dict(returned, where)
+        if lacking := [name for name in self._schema.names if name not in found]:
+            raise TypeError(f"{where}: the partial result lacks {lacking[0]!r}; return all columns, None for null.")
+        return found
 
     def _dict(self, returned: Any, where: str) -> Mapping[str, Any]:
         if not isinstance(returned, Mapping):
@@ -149,7 +156,7 @@ class KeyPartials(_DictPartials):
         for number, key in enumerate(keys_of(parts.table)):
             returned = self._function(key, rows.slice(bounds[number], bounds[number + 1] - bounds[number]))
             if returned is not None:
-                found.append(self._dict(returned, self._where))
+                found.append(self._whole(returned, self._where))
                 groups.append(number)
         return self._batch(found), np.array(groups, np.intp)
 
