@@ -67,8 +67,7 @@ def verdicts(output):
 
 def check_output(output):
     """Check everything but the latencies."""
-    assert "Warning" not in output
-    assert "Traceback" not in output
+    assert not re.search("Warning|Traceback", output), output
     assert "Service times are emulated by sleeping" in output
     assert re.search(r"^ +0 +\d+ │.*│.*│ January: no hot routes", output, re.MULTILINE)
     assert "the hot routes change now" in output
@@ -122,9 +121,8 @@ def test_demo_without_spark_is_correct_and_shows_both_jobs(tmp_path):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("how", ["--spark", "--no-spark"])
-def test_interrupted_demo_leaves_no_process(tmp_path, how):
-    process = start(tmp_path, how, *UNCALIBRATED, "--month-seconds", "60", "--dashboard-address", ":0")
+def test_interrupted_demo_leaves_no_process(tmp_path):
+    process = start(tmp_path, *UNCALIBRATED, "--month-seconds", "60", "--dashboard-address", ":0")
     for line in process.stdout:
         if "no hot routes" in line:
             break

@@ -184,9 +184,10 @@ class Scenario:
         raise error
 
 
-def first_failure(seeds: int, **given: object) -> Exception | None:
+def first_failure(seeds: int, tried_first: Sequence[int] = (), **given: object) -> Exception | None:
     """Return the error of the first seed that fails; None if all pass."""
-    return next((error for seed in range(seeds) if (error := Scenario(seed, **given).failure())), None)
+    tried = (*tried_first, *range(seeds))
+    return next((error for seed in tried if (error := Scenario(seed, **given).failure())), None)
 
 
 @dataclass

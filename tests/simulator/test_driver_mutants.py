@@ -20,6 +20,10 @@ from dask_elastic.vocab import messages as m
 
 MOST_SEEDS = 300
 
+TRIED_FIRST = (109, 81)
+TRIED_FIRST_OF_LEFT_RUNS = (256,)
+"""Seeds that find what hardly any other does."""
+
 
 def messages_overtake_outputs(monkeypatch):
     """Only outputs queue for the emitter; a label or a flush behind them is applied at once."""
@@ -248,7 +252,7 @@ MUTANTS_OF_LEFT_RUNS = [
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_driver_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
-    error = first_failure(MOST_SEEDS)
+    error = first_failure(MOST_SEEDS, TRIED_FIRST)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"
     assert "the end of its history" in error.__notes__[0]
 
@@ -256,5 +260,5 @@ def test_driver_mutant_is_found(monkeypatch, mutate):
 @pytest.mark.parametrize("mutate", MUTANTS_OF_LEFT_RUNS, ids=lambda mutate: mutate.__name__)
 def test_mutant_of_left_runs_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
-    error = first_failure(MOST_SEEDS, leaves=0.6)
+    error = first_failure(MOST_SEEDS, TRIED_FIRST_OF_LEFT_RUNS, leaves=0.6)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"

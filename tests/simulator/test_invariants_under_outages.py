@@ -10,7 +10,7 @@ from scenario import Scenario
 from dask_elastic.executor import piece
 from dask_elastic.simulator import Balance, Flush, Move, Outage
 
-PARTS = 15
+PARTS = 8
 SEEDS_OF_A_PART = 100
 
 KEPT = [

@@ -26,6 +26,9 @@ from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.identity import ExecutorId
 
 MOST_SEEDS = 300
+
+TRIED_FIRST = (93, 64, 41, 30)
+"""Seeds that find what hardly any other does."""
 SOURCE = ExecutorId("numbers", 0)
 
 
@@ -302,6 +305,6 @@ MUTANTS = [
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_recovery_mutant_is_found(monkeypatch, mutate):
     mutate(monkeypatch)
-    error = first_failure(MOST_SEEDS)
+    error = first_failure(MOST_SEEDS, TRIED_FIRST)
     assert error is not None, f"{MOST_SEEDS} seeds found nothing"
     assert "the end of its history" in error.__notes__[0]
