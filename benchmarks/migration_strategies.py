@@ -21,7 +21,6 @@ are also those of results, from the end of their window to the sink.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import os
@@ -36,7 +35,7 @@ from distributed import Client, LocalCluster
 
 import dask_elastic as de
 from dask_elastic.runtime.protocol.job_calls import Wait
-from dask_elastic.vocab.errors import JobStopped, MoveRefused
+from dask_elastic.vocab.errors import MoveRefused
 
 MINUTE = 2.0
 """Seconds for each minute of the paper."""
@@ -59,7 +58,7 @@ def run(client: Client, strategy: str, every: float, rate: float, given: argpars
     for kind in ("rows", "results"):
         client.run(take_latencies, kind)
     job = de.submit(
-        _topology(given, rate, given.seconds), client, cores={"per_key": 2}, migration=strategy,
+        _topology(given, rate, given.seconds, given.warm), client, cores={"per_key": 2}, migration=strategy,
         # No balancing and no control: only the requested moves are measured.
         balance_interval="1h", light_load=0, latency_target=None,
     )  # fmt: skip
@@ -106,29 +105,28 @@ def _cpu(client: Client) -> tuple[float, ...]:
 
 def _rate(client: Client, given: argparse.Namespace) -> float:
     """Return the rows per second at which the busier worker uses as much of a core as asked for."""
+    warm = 2 * given.warm
     job = de.submit(
-        _topology(given, given.rate, given.seconds), client, cores={"per_key": 2}, balance_interval="1h",
+        _topology(given, given.rate, 0.0, warm), client, cores={"per_key": 2}, balance_interval="1h",
         light_load=0, latency_target=None,
     )  # fmt: skip
     job.set_cores("per_key", dict.fromkeys(client.nthreads(), 1))
-    # All keys have come by then, and the load has not changed.
-    _runs(job, PLACING + given.warm / 2 + 1)
+    # The first half has new keys, which cost more, and what they leave behind in queues.
+    _runs(job, PLACING + 0.75 * warm)
     before, began = _cpu(client), time.time()
-    _runs(job, given.warm / 2 - 2)
+    _runs(job, 0.25 * warm - 1)
     used = [after - earlier for after, earlier in zip(_cpu(client), before, strict=True)]
     seconds = time.time() - began
-    job.stop()
-    with contextlib.suppress(JobStopped):
-        job.wait(progress=False)
+    job.wait(progress=False)
     job.forget()
     for kind in ("rows", "results"):
         client.run(take_latencies, kind)
     return float(given.rate * given.load * seconds / max(used[1:]))
 
 
-def _topology(given: argparse.Namespace, rate: float, seconds: float) -> de.Topology:
+def _topology(given: argparse.Namespace, rate: float, seconds: float, warm: float) -> de.Topology:
     topology = de.Topology("migration-strategies")
-    read = functools.partial(keyed_rows, seconds, given.warm, rate, given.keys)
+    read = functools.partial(keyed_rows, seconds, warm, rate, given.keys)
     source = topology.source("rows", de.sources.Iterable(read, event_time="at"))
     window = source.key_by("key").window(given.close or "1h")
     more = {f"most_{number}": de.aggregate.Max("value") for number in range(given.fields)}
@@ -173,8 +171,8 @@ def _relieve(job: de.Job, at: float) -> bool:
         return False
     try:
         job.move_shard("per_key", best, light)
-    except MoveRefused as error:
-        print(f"skipped: {error}")
+    except MoveRefused:
+        # It has not arrived yet.
         return False
     _moved_at[best] = time.time()
     return True
