@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -77,6 +79,21 @@ def test_call_within_a_call_counts_from_its_own_start(calls, clock):
             clock.now = 80.0
             assert [call.operator for call in calls.longer_than(30.0, node=0)] == ["inner"]
         assert [call.operator for call in calls.longer_than(30.0, node=0)] == ["outer"]
+
+
+def test_start_of_a_call_stays_the_same_while_the_clocks_drift(calls, clock, monkeypatch):
+    today = itertools.count(1_000_000.0, 40.5)
+    monkeypatch.setattr(time, "time", lambda: next(today))
+    with calls.running("outer", "write"):
+        found = []
+        for _ in range(3):
+            clock.now += 40.0
+            found += calls.longer_than(30.0, node=0)
+    assert [call.since for call in found] == [1_000_000.0 - 40.0] * 3
+    with calls.running("outer", "write"):
+        clock.now += 40.0
+        (again,) = calls.longer_than(30.0, node=0)
+    assert again.since != found[0].since
 
 
 def test_wait_for_rows_of_a_queue_does_not_count(calls, clock):

@@ -48,6 +48,7 @@ class UserCalls:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._running: dict[int, _Call] = {}
+        self._since: dict[tuple[int, float], float] = {}
 
     def running(self, operator: str, activity: str) -> AbstractContextManager[None]:
         """Note that this thread runs code of an operator; a call within the call has a start of its own.
@@ -109,19 +110,21 @@ class UserCalls:
         tuple of StalledCall
             The calls, oldest first, with the innermost frame of user code.
         """
-        if seconds is None or not self._running:
-            return ()
         now, today = self._clock(), time.time()
-        stalled = {thread: call for thread, call in list(self._running.items()) if now - call[2] >= seconds}
+        calls = [] if seconds is None else list(self._running.items())
+        stalled = {thread: call for thread, call in calls if now - call[2] >= (seconds or 0.0)}
+        # Kept between reports, since it identifies the call: the difference of the two clocks varies.
+        self._since = {
+            call: self._since.get(call, today - (now - call[1]))
+            for call in ((thread, began) for thread, (_, _, began) in stalled.items())
+        }
         if not stalled:
             return ()
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         frames = sys._current_frames()
         found = [
-            StalledCall(
-                operator, activity, node, today - (now - began), names.get(thread, ""), user_frame(frames.get(thread))
-            )
-            for thread, (operator, activity, began) in stalled.items()
+            StalledCall(operator, activity, node, since, names.get(thread, ""), user_frame(frames.get(thread)))
+            for (thread, (operator, activity, _)), since in zip(stalled.items(), self._since.values(), strict=True)
         ]
         return tuple(sorted(found, key=lambda call: (call.since, call.thread)))
 
