@@ -21,7 +21,7 @@ class ClusterNeed:
     for_tasks : int
         Workers that Dask's own tasks need.
     jobs : int
-        Jobs that run, or wait for a first worker.
+        Jobs that run or are being submitted, which may wait for a first worker.
     per_worker : int
         Thread slots of a worker, 0 if there is none.
     workers : tuple of (str, str)

@@ -117,7 +117,6 @@ class Coordinator:
         self.queues = OutputQueues(scheduler, self.jobs, self.calls)
         self.pushed = PushedSources(self.workers, worker.max_frame, self.jobs, self.calls, self.epochs)
         self.cluster = ClusterNeeds(self.workers, self.jobs, self.controller)
-        self._starting: set[str] = set()
 
     def _configured(self, read: Callable[[], T], default: Callable[[], T]) -> T:
         try:
@@ -162,14 +161,14 @@ class Coordinator:
         if self._misconfigured is not None:
             raise self._misconfigured
         name = call.name
-        if name in self._starting or (name in self.jobs and self.jobs[name].live):
+        if name in self.workers.growth.starting or (name in self.jobs and self.jobs[name].live):
             raise SubmitError(f"a job {name!r} is running already: stop it, or submit under another name=")
-        self._starting.add(name)
+        self.workers.growth.starting.add(name)
         try:
             candidates = await self.starts.candidates(call.version)
             record = await self._start(call, candidates)
         finally:
-            self._starting.discard(name)
+            self.workers.growth.starting.discard(name)
         self._forget_old()
         self._runs(record)
         return self._description(record)
@@ -291,7 +290,7 @@ class Coordinator:
         record = self.jobs.record(job)
         await self._free(record)
         # A job of this name may have been submitted meanwhile.
-        if self.jobs.get(job) is record and job not in self._starting:
+        if self.jobs.get(job) is record and job not in self.workers.growth.starting:
             del self.jobs[job]
             self._clear(job)
 

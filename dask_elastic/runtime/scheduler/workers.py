@@ -70,13 +70,9 @@ class Workers:
 
     async def _first(self) -> list[str]:
         """Return the usable workers once there are some, if the cluster starts them for a job that waits."""
-        self.growth.waiting += 1
-        try:
-            deadline = time.monotonic() + FIRST_SECONDS
-            while not self.usable() and self.growth.expected and time.monotonic() < deadline:
-                await asyncio.sleep(FIRST_POLL)
-        finally:
-            self.growth.waiting -= 1
+        deadline = time.monotonic() + FIRST_SECONDS
+        while not self.usable() and self.growth.expected and time.monotonic() < deadline:
+            await asyncio.sleep(FIRST_POLL)
         return self.usable()
 
     def memory(self, address: str) -> int | None:

@@ -79,7 +79,7 @@ class ClusterNeeds:
         return ClusterNeed(
             slots=self.controller.slots_needed if self.jobs.running else 0.0,
             for_tasks=self._for_tasks(call.target_duration),
-            jobs=len(self.jobs.running) + self.workers.growth.waiting,
+            jobs=len(self.workers.growth.starting.union(record.name for record in self.jobs.running)),
             per_worker=min(slots, default=0),
             workers=tuple((effort.address, str(states[effort.address].name)) for effort in order),
             restarting=tuple(effort.address for effort in order if effort.restarting and not effort.stuck),

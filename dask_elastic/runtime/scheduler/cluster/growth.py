@@ -20,8 +20,8 @@ class Growth:
 
     Attributes
     ----------
-    waiting : int
-        Jobs that wait for a first worker.
+    starting : set of str
+        Names of the jobs that are being submitted, and perhaps wait for a first worker.
 
     Examples
     --------
@@ -34,7 +34,7 @@ class Growth:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.waiting = 0
+        self.starting: set[str] = set()
         self._clock = clock
         self._announced = -math.inf
         self._workers: int | None = None
