@@ -191,13 +191,13 @@ def test_worker_is_pinged_only_while_its_reports_are_missing(fake, workers):
         record = coordinator.jobs["job"]
         for node in (0, 1):
             await coordinator.health.report(fake.report_call(record, node, fake.empty_report(complete=False)))
-        at = record.reports[0].at
+        at, last = (record.reports[node].at for node in (0, 1))
         assert coordinator.heartbeats.silent(at + 1.0) == set()
-        assert coordinator.heartbeats.silent(at + 2.0) == {"a", "b"}
+        assert coordinator.heartbeats.silent(last + 2.0) == {"a", "b"}
         record.receive(0, record.reports[0].report, idle=True)
         assert coordinator.heartbeats.silent(record.reports[0].at + 2.0) == {"b"}
         await coordinator.stop(job_calls.Stop("job"))
-        assert coordinator.heartbeats.silent(at + 9.0) == set()
+        assert coordinator.heartbeats.silent(last + 9.0) == set()
         await coordinator.close()
 
     asyncio.run(run())

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds, Forget, Members, Prepare, StartSources
 from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
-from dask_elastic.runtime.scheduler import membership
+from dask_elastic.runtime.scheduler import job_health, membership
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import ReceivedReport
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
@@ -249,10 +250,13 @@ def test_unreachable_home_fails_job_only_without_recent_report(on, fake, reports
 @pytest.mark.parametrize(
     ("idle", "age", "live"), [(False, 1.5, True), (False, 2.5, False), (True, 2.5, True), (True, 3.5, False)]
 )
-def test_home_that_stops_reporting_is_lost_sooner_if_it_is_not_idle(on, fake, idle, age, live):
+def test_home_that_stops_reporting_is_lost_sooner_if_it_is_not_idle(on, fake, monkeypatch, idle, age, live):
+    now = time.time()
+    monkeypatch.setattr(job_health, "time", SimpleNamespace(time=lambda: now, monotonic=time.monotonic))
+
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake, executors=1)
-        record.reports[0] = ReceivedReport(time.time() - age, fake.empty_report(complete=False), idle)
+        record.reports[0] = ReceivedReport(now - age, fake.empty_report(complete=False), idle)
         await coordinator.health.report(fake.report_call(record, 1, fake.empty_report(lost=("a",))))
         await fake.settle()
         assert record.live == live

@@ -249,7 +249,7 @@ def test_cut_that_is_read_while_tasks_change_its_rows_is_exact(
     sessions = [store.session(task) for task in range(2)]
     for task, session in enumerate(sessions):
         count(session, np.arange(5_000) * 2 + task)
-    read = threading.Event()
+    begun, read = threading.Barrier(3), threading.Event()
     failures: list[BaseException] = []
     done = [0, 0]
 
@@ -259,6 +259,8 @@ def test_cut_that_is_read_while_tasks_change_its_rows_is_exact(
             while not read.is_set():
                 count(sessions[task], random.integers(0, 6_000, 200) * 2 + task)
                 done[task] += 1
+                if done[task] == 1:
+                    begun.wait(60)
         except BaseException as error:
             failures.append(error)
 
@@ -267,12 +269,15 @@ def test_cut_that_is_read_while_tasks_change_its_rows_is_exact(
     assert parts is not None
     for thread in threads:
         thread.start()
-    copied = _content(parts)
-    read.set()
+    try:
+        # From here on, both tasks run.
+        begun.wait(60)
+        copied = _content(parts)
+    finally:
+        read.set()
     for thread in threads:
         thread.join()
     assert failures == []
-    assert min(done) > 0
     assert copied == dict.fromkeys(range(10_000), (1, False))
 
 

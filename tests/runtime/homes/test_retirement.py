@@ -223,7 +223,7 @@ def test_two_calls_empty_a_worker_together(emptied):
 def test_worker_that_is_to_stay_after_all_is_emptied_no_further(emptied):
     async def test(coordinator, scheduler, record):
         goes_on = scheduler.held["b", MoveHome] = asyncio.Event()
-        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=0.5)))
+        retiring = asyncio.ensure_future(coordinator.retirement.retire(Retire(("b",), timeout=60)))
         while not scheduler.asked(MoveHome):
             await asyncio.sleep(0)
         await coordinator.cluster.keep(Keep(("b",)))

@@ -13,11 +13,18 @@ from dask_elastic.runtime.worker.job_threads import JobThreads
 SECONDS = 20.0
 
 
+def started(errors):
+    """Return threads of a job in which none counts as blocked that the system suspends in a run."""
+    made = JobThreads("job", errors.append)
+    made.runs = RunThread(made, clock=lambda: 0.0)
+    return made
+
+
 @pytest.fixture
 def threads():
     """Threads of a job, which fail the test on an error."""
     errors = []
-    made = JobThreads("job", errors.append)
+    made = started(errors)
     yield made
     made.end()
     assert made.join(SECONDS) == []
@@ -130,7 +137,7 @@ def test_nothing_is_left_once_the_job_has_ended(threads):
 
 def test_error_in_a_run_fails_the_job_and_the_next_run_is_carried_out():
     errors, last = [], threading.Event()
-    threads = JobThreads("job", errors.append)
+    threads = started(errors)
     assert threads.leave_run(lambda: 1 // 0)
     assert threads.leave_run(last.set)
     assert last.wait(SECONDS)
