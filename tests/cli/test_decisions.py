@@ -95,8 +95,13 @@ def test_decisions_of_unknown_job_lists_known_jobs(invoke, address, endless):
 def test_explain_shows_reasons_and_next_decision(invoke, address, endless, wait_until, tmp_path):
     job = endless("why")
     wait_until(lambda: job.snapshots(last=1), "a snapshot")
-    text = invoke("explain", "why", "per_key", "--scheduler", address).output
-    assert re.search(r"^per_key\[0\]: \d cores?; .* rows/s arrive", text, re.MULTILINE)
+
+    def explained():
+        return invoke("explain", "why", "per_key", "--scheduler", address).output
+
+    arrive = re.compile(r"^per_key\[0\]: \d cores?; .* rows/s arrive", re.MULTILINE)
+    wait_until(lambda: arrive.search(explained()), "the measured arrivals")
+    text = explained()
     assert "why so many:" in text
     assert "at its home" in text
     [row] = json.loads(invoke("explain", "why", "--json", "--scheduler", address).stdout)

@@ -36,7 +36,7 @@ def test_retire_moves_tasks_off_a_worker_and_closes_it(invoke, address, job, wai
     done = invoke("retire", other, "--scheduler", address)
     assert (done.exit_code, done.output) == (0, f"{other}: retired, and can be closed.\n")
     assert set(job.assignment()["node"]) == {home}
-    closed = invoke("retire", other, "--close", "--timeout", 20, "--scheduler", address)
+    closed = invoke("retire", other, "--close", "--timeout", 100, "--scheduler", address)
     assert (closed.exit_code, closed.output) == (0, f"{other}: closed.\n")
     assert [*job.client.scheduler_info()["workers"]] == [home]
     assert job.status == "running"

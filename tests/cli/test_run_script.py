@@ -245,7 +245,7 @@ def test_local_cluster_imports_modules_beside_the_script(script, tmp_path):
     print(job.state("per_key").to_pandas()["count"].sum(), len(job.client.nthreads()))
     """
     process = start(script(body), "--workers", "2", "--threads", "1", "--dashboard-address", ":0")
-    output, errors = process.communicate(timeout=100)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert output == "143 2\n"
     assert ends_soon(process.pid)
@@ -256,7 +256,7 @@ def test_ctrl_c_ends_all_processes_of_the_local_cluster(script):
     process = start(path, "--workers", "1", "--threads", "1", "--dashboard-address", ":0")
     assert process.stdout.readline() == "submitted\n"
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == "Job 'long' was stopped with the local cluster of this command."
     assert ends_soon(process.pid)
@@ -264,21 +264,23 @@ def test_ctrl_c_ends_all_processes_of_the_local_cluster(script):
 
 def test_ctrl_c_ends_workers_whose_user_code_goes_on_and_prints_one_line(script):
     body = """
+    import os
     import time
 
     def change(batch):
-        print("changing", flush=True)
+        os.write(1, b"changing\\n")
         time.sleep(60)
         return batch
 
     job = de.submit(topology("long", rate=1_000))
-    print("submitted", flush=True)
+    os.write(1, b"submitted\\n")
     job.wait()
     """
     process = start(script(body), "--workers", "2", "--threads", "1", "--dashboard-address", ":0")
+    # Two processes write to one pipe, each a line at once; `print` would write the end of the line separately.
     assert {process.stdout.readline(), process.stdout.readline()} == {"submitted\n", "changing\n"}
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
     assert len(errors.splitlines()) == 3, errors
     dashboard, scheduler, message = errors.splitlines()
@@ -293,6 +295,6 @@ def test_ctrl_c_before_any_job_prints_one_line(script):
     process = start(path, "--workers", "1", "--threads", "1", "--dashboard-address", ":0")
     assert process.stdout.readline() == "reading\n"
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors.splitlines()[2:]) == (130, ["Interrupted."])
     assert ends_soon(process.pid)

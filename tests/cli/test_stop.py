@@ -21,7 +21,7 @@ def test_stop_with_an_unknown_name_stops_no_job(invoke, address, endless):
 
 def test_stop_with_drain_finishes_the_job(invoke, address, endless):
     job = endless("drained")
-    ended = invoke("stop", "drained", "--drain", "--timeout", 20, "--scheduler", address)
+    ended = invoke("stop", "drained", "--drain", "--timeout", 100, "--scheduler", address)
     assert (ended.exit_code, ended.output) == (0, "Job 'drained' is finished.\n")
     read = job._describe().rows_read
     assert job.metrics()["rows"].sum() == read

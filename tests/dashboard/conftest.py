@@ -34,6 +34,8 @@ class KnownCluster:
     moments: int = 0
     asked: int = 0
     problem: str | None = None
+    host: LocalCluster | None = None
+    """On whose event loop the history changes, as in the product; None as long as no scheduler displays it."""
 
     @property
     def addresses(self) -> list[str]:
@@ -53,6 +55,14 @@ class KnownCluster:
         self, *jobs: JobSnapshot, outlook: dict[str, Outlook] | None = None, decisions: tuple[Decision, ...] = ()
     ) -> None:
         """Advance by one second, and record these jobs."""
+        if self.host is None:
+            self._add(jobs, outlook, decisions)
+        else:
+            on_loop(self.host, self._add, jobs, outlook, decisions)
+
+    def _add(
+        self, jobs: tuple[JobSnapshot, ...], outlook: dict[str, Outlook] | None, decisions: tuple[Decision, ...]
+    ) -> None:
         nodes = tuple(NodeSnapshot(address, "host", 8) for address in self.addresses)
         self.outlook |= outlook or {}
         plan = Plan(decisions=decisions, outlook=self.outlook)
@@ -136,6 +146,7 @@ def display(scheduler_host: LocalCluster, known: KnownCluster) -> Iterator[Displ
     """The display of the known cluster, on the real scheduler."""
     made = Display(scheduler_host.scheduler, known.view())
     on_loop(scheduler_host, made.open)
+    known.host = scheduler_host
     # This process may still have schedulers of other tests.
     others = {name: entry for name, entry in COLLECTOR._view.items() if name != scheduler_host.scheduler.address}
     for name in others:
@@ -172,7 +183,7 @@ def call_on_loop() -> Callable[..., Any]:
 def wait_until() -> Callable[..., Any]:
     """Return a function that waits until a condition is true, and fails after a timeout."""
 
-    def wait(condition: Callable[[], Any], what: str, timeout: float = 30) -> Any:
+    def wait(condition: Callable[[], Any], what: str, timeout: float = 100) -> Any:
         deadline = time.monotonic() + timeout
         while not (answer := condition()):
             assert time.monotonic() < deadline, f"not within {timeout} s: {what}"

@@ -75,6 +75,26 @@ class Page:
         return found
 
 
+class Served(Page):
+    """The page as the server holds it; values that belong together are read on its event loop, which changes them."""
+
+    def __init__(self, document: Document, cluster: LocalCluster):
+        super().__init__(document)
+        self._cluster = cluster
+
+    def lines(self, name: str) -> dict[str, list[float]]:
+        return self._on_loop(super().lines, name)
+
+    def stacked(self, name: str) -> dict[str, list[float]]:
+        return self._on_loop(super().stacked, name)
+
+    def _on_loop(self, read, name: str):
+        async def call():
+            return read(name)
+
+        return self._cluster.sync(call)
+
+
 class Browser(Page):
     """A connected browser; it holds the page as first received, or as of the last `look`."""
 
@@ -82,7 +102,7 @@ class Browser(Page):
         self._url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/{path}"
         self._session = pull_session(url=self._url, arguments=arguments)
         applications = cluster.scheduler.http_application.applications[0].applications
-        self.served = Page(applications[f"/{path}"].get_session(self._session.id).document)
+        self.served = Served(applications[f"/{path}"].get_session(self._session.id).document, cluster)
         super().__init__(self._session.document)
 
     def look(self) -> None:
@@ -449,13 +469,14 @@ def test_viewers_share_one_read_of_the_history(flights, monkeypatch):
     calls = []
     original = JobHistory.cores_by_node
     monkeypatch.setattr(JobHistory, "cores_by_node", lambda job: calls.append(job) or original(job))
-    view = flights.view()
+    view, shown = flights.view(), flights.history.job("flights")
     pages = [ElasticPage(view) for _ in range(5)]
-    assert len(calls) == 1
+    # Pages of earlier tests may still be updated.
+    assert sum(job is shown for job in calls) == 1
     flights.add(flights.job({"per_plane": [{1: 1}, {2: 2}], "per_route": [{0: 4}]}))
     for page in pages:
         page.update()
-    assert len(calls) == 2
+    assert sum(job is shown for job in calls) == 2
 
 
 def test_page_of_disconnected_viewer_is_not_updated(flights, display, browse, wait_until, call_on_loop, scheduler_host):
@@ -619,15 +640,19 @@ def test_page_shows_real_job_until_uninstall(get, wait_until):
                 lambda: re.search(">backpressured (100|[5-9][0-9])%<", text("graph")), "the source waits for credit"
             )
             wait_until(lambda: ">bottleneck<" in text("graph"), "the slow operator is named")
-            wait_until(lambda: max(page.served.lines("lag")["lag"]) > 0.5, "the source lags")
-            assert "Backpressure: rows waits for per_key" in text("headline")
-            assert ">1 dead<" in text("graph")
-            assert ">dead letters</span>" in text("overview")
-            edges = re.findall("<title>([^<]*) → ([^<]*): ([^,<]*)", text("graph"))
-            assert [edge[:2] for edge in edges] == [
+            # There is no lag before the first report.
+            wait_until(lambda: any(lag > 0.5 for lag in page.served.lines("lag")["lag"]), "the source lags")
+            wait_until(lambda: "Backpressure: rows waits for per_key" in text("headline"), "the notice")
+            wait_until(lambda: ">1 dead<" in text("graph"), "the dead letter in the graph")
+            wait_until(lambda: ">dead letters</span>" in text("overview"), "the dead letter in the overview")
+
+            def edges():
+                return re.findall("<title>([^<]*) → ([^<]*): ([^,<]*)", text("graph"))
+
+            assert [edge[:2] for edge in edges()] == [
                 ("rows", "valid"), ("valid", "per_key"), ("per_key", "slowly"), ("slowly", "out"),
             ]  # fmt: skip
-            assert "0/s" not in [rate for _, _, rate in edges]
+            wait_until(lambda: "0/s" not in [rate for _, _, rate in edges()], "rows pass over all edges")
             assert re.search(r'dask_elastic_jobs\{[^}]*status="running"\} 1\.0', get(f"{address}/metrics"))
             job.stop()
             wait_until(lambda: page.served.model("job").options == [("counting", "counting (stopped)")], "the end")

@@ -13,6 +13,13 @@ ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
+WAIT = """
+import threading
+[thread.join(60) for thread in threading.enumerate() if thread.name == "job-card"]
+"""
+"""A cell before the last one, which closes the client: by then, threads have updated their cards to the end of the job."""
+
+
 def outputs(notebook, source):
     """Return the outputs of the cell whose code begins with a text, by MIME type."""
     [cell] = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.startswith(source)]
@@ -27,6 +34,7 @@ def executed(tmp_path_factory):
     def execute(path):
         if path not in done:
             notebook = nbformat.read(path, as_version=4)
+            notebook.cells.insert(-1, nbformat.v4.new_code_cell(WAIT))
             here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
             place = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
             client = NotebookClient(notebook, timeout=200, kernel_name="python3", resources=place)

@@ -187,12 +187,13 @@ def test_hold_waits_until_what_is_being_written_is_durable(folder, monkeypatch):
 def test_checkpoint_waits_until_its_rows_are_durable(folder):
     run = Run(folder, start=False)
     run.send("a", 1, 1)
-    reached = []
-    run.spool.when_durable(lambda: reached.append(run.spool.durable))
+    reached, called = [], threading.Event()
+    run.spool.when_durable(lambda: (reached.append(run.spool.durable), called.set()))
     assert not run.spool.wait_durable(0.0)
     assert reached == []
     run.spool.start(run.threads, "spool")
     run.durable()
+    assert called.wait(SECONDS)
     run.spool.when_durable(lambda: reached.append("now"))
     run.crash()
     assert reached == [1, "now"]
