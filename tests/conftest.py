@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +77,20 @@ def pytest_collection_finish() -> None:
 def ended_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let jobs resume soon: the test has ended all workers of their earlier run, whose leases are as long as above."""
     monkeypatch.setattr("dask_elastic.runtime.scheduler.job_starts.lease_seconds", lambda record, timeout: 2.0)
+
+
+DAEMON_TRACEBACK = re.compile(
+    r"Traceback [^\n]*\n"
+    r"  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*"
+    r"(?:  File \"[^\"]*pyspark/\w+\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
+    r"(?:BrokenPipeError|ConnectionResetError|EOFError)(?:: [^\n]*)?\n"
+)
+
+
+@pytest.fixture(scope="session")
+def without_daemon_tracebacks() -> Callable[[str], str]:
+    """Return a function that removes what PySpark's daemon prints when Java closes the connection to its workers."""
+    return lambda printed: DAEMON_TRACEBACK.sub("", printed)
 
 
 WORK_STEPS = 1_500

@@ -17,7 +17,7 @@ WAIT = """
 import threading
 [thread.join(60) for thread in threading.enumerate() if thread.name == "job-card"]
 """
-"""A cell before the last one, which closes the client: by then, threads have updated their cards to the end of the job."""
+"""A cell before the last one, which closes the client: until then, threads update their cards to the end of the job."""
 
 
 def outputs(notebook, source):

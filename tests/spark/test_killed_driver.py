@@ -158,9 +158,13 @@ class Drivers:
 
     def javas(self, name):
         """The processes of Java of a driver: its own, then those of executors."""
-        below = psutil.Process(self.running[name].pid).children(recursive=True)
-        found = [process for process in below if process.name() == "java"]
-        return sorted(found, key=lambda process: "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()))
+        found = []
+        for process in psutil.Process(self.running[name].pid).children(recursive=True):
+            # Helpers of Java and Python end at any moment.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == "java":
+                    found.append(("CoarseGrainedExecutorBackend" in " ".join(process.cmdline()), process))
+        return [process for _, process in sorted(found, key=lambda kind_and_process: kind_and_process[0])]
 
     def kill(self, name):
         """Kill the driver: the program, and Spark's Java. What remains of its tasks ends by itself, or not."""

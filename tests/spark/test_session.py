@@ -42,14 +42,6 @@ print(spark._jvm.java.lang.System.getProperty("java.version"))
 spark.stop()
 """
 
-DAEMON_TRACEBACK = re.compile(
-    r"Traceback [^\n]*\n"
-    r"  File \"[^\"]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*"
-    r"(?:  File \"[^\"]*pyspark/\w+\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
-    r"(?:BrokenPipeError|ConnectionResetError|EOFError)(?:: [^\n]*)?\n"
-)
-"""The traceback that PySpark's daemon process prints when Java closes the connection to one of its workers."""
-
 
 def path_without_java(directory: Path) -> str:
     """Make a directory with links to all programs except Java."""
@@ -65,7 +57,7 @@ def path_without_java(directory: Path) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("java", ["as it is", "not installed"])
-def test_session_starts_and_prints_only_its_versions(java, tmp_path):
+def test_session_starts_and_prints_only_its_versions(java, tmp_path, without_daemon_tracebacks):
     environment = {
         name: value for name, value in os.environ.items() if name not in ("SPARK_LOCAL_IP", "PYSPARK_PYTHON")
     }
@@ -78,7 +70,7 @@ def test_session_starts_and_prints_only_its_versions(java, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     *failure, version = done.stdout.splitlines()
-    printed = DAEMON_TRACEBACK.sub("", done.stderr)
+    printed = without_daemon_tracebacks(done.stderr)
     chosen = re.fullmatch(rf"Spark {pyspark.__version__} \(local\[1\]\) on Java (\S+) \((.*)\)\n", printed)
     assert chosen is not None, done.stderr
     assert chosen[1] == version
@@ -203,7 +195,7 @@ def failures(spark, tmp_path):
         def divide(frame, epoch):
             return 1 / 0
 
-        spark.readStream.format("rate").load().writeStream.foreachBatch(divide).start().awaitTermination(60)
+        spark.readStream.format("rate").load().writeStream.foreachBatch(divide).start().awaitTermination(400)
 
     return {
         "UNRESOLVED_COLUMN.* `nix`": lambda: spark.range(3).select("nix"),

@@ -173,7 +173,7 @@ def test_stream_of_flights_is_prepared_like_a_batch(spark, read_flights, read_we
     query = (
         prepared.observed("cleaned").writeStream.format("memory").queryName("joined").trigger(availableNow=True).start()
     )
-    assert query.awaitTermination(90)
+    assert query.awaitTermination(400)
     batch = prepare.with_weather(prepare.flights(read_flights), reports)
     same(spark.table("joined").toArrow().to_pandas(), batch.rows.toArrow().to_pandas())
     assert len(query.recentProgress) >= 3
