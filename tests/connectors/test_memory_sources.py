@@ -179,7 +179,6 @@ def test_iterable_warns_when_skipping_takes_long(monkeypatch, caplog):
     monkeypatch.setattr(iterable, "LONG_SKIP", -1.0)
     source = sources.Iterable(lambda: ({"n": [number]} for number in range(5)))
 
-
     def logged():
         return [record.getMessage() for record in caplog.records if record.name == iterable.logger.name]
 

@@ -70,6 +70,8 @@ class Follower:
         self._happening = Happening(ends, hot)
         self._position = Position()
         self._shown: dict[str, Second | None] = {}
+        # What happened before the first measured second, when there was no line to show it.
+        self._untold: list[str] = []
         self._began: float | None = None
         self._printed = 0.0
 
@@ -89,7 +91,7 @@ class Follower:
             self._live.remove(one)
             self._shown[one.name] = None
         row = self._row(described)
-        texts = self._follow_outage(row, described)
+        texts = [*self._untold, *self._follow_outage(row, described)]
         leading, seconds = self._add_snapshots()
         if self._began is None and seconds:
             self._began = leading.began or 0.0
@@ -104,6 +106,7 @@ class Follower:
             texts = []
         texts = [*filter(None, texts)]
         late = bool(self.outage.lasting) and time.time() - self._printed >= LINE_SECONDS
+        self._untold = texts if self._began is None else []
         if self._began is not None and (texts or late):
             self._show(time.time(), texts)
         return bool(self._live)
