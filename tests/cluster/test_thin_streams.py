@@ -96,13 +96,14 @@ def test_backlog_of_thin_stream_is_processed_in_large_batches(small_cluster, wai
     gate = tmp_path / "gate"
     with Client(small_cluster(n_workers=2, threads_per_worker=2)) as client:
         job = de.submit(thin_topology(tmp_path, gate), client, latency_target=None)
-        due = time.time() + (THIN_ROWS + BACKLOG_ROWS) / RATE
         for name in LOGIC:
             # A task at home and a remote one: even slices are then divided among four tasks.
             job.set_cores(name, dict.fromkeys(client.nthreads(), 1))
         wait_until(
             lambda: all(sum(sizes(tmp_path / name)) == THIN_ROWS for name in LOGIC), "the thin rows are processed"
         )
+        # The last of them was due by now, whenever the sources began.
+        due = time.time() + BACKLOG_ROWS / RATE
         wait_until(lambda: time.time() > due, "all rows of the backlog are due")
         before = {name: len(sizes(tmp_path / name)) for name in LOGIC}
         gate.touch()

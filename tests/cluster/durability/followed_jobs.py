@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
+import cloudpickle
 import pyarrow.dataset as ds
 
 import dask_elastic as de
@@ -16,12 +18,45 @@ sys.path.pop(0)
 
 ROWS = numbered_rows(40_000, keys=100)
 RATE = 10_000
+HELD = 4_000
+"""Rows that a gated source holds back, about."""
+
+# Workers cannot import it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def followed(folder, rows=ROWS, rate=RATE, parallel=2, **compute):
-    """A topology that tracks the order of the rows of each key, and writes each row."""
+class Gated(de.sources.Arrow):
+    """A table whose last rows wait until a file exists, so that its job is running until then on any machine.
+
+    Parameters
+    ----------
+    rows : Table
+        The rows.
+    gate : Path
+        The file.
+    """
+
+    blocks = True
+
+    def __init__(self, rows, gate, **options):
+        super().__init__(rows, **options)
+        self.gate = gate
+
+    def read(self, context):
+        """Yield the rows, the last ones when the gate is open."""
+        for rows, position in super().read(context):
+            while position > len(self.table) - HELD and not (self.gate.exists() or context.stopping()):
+                time.sleep(0.01)
+            if context.stopping():
+                return
+            yield rows, position
+
+
+def followed(folder, rows=ROWS, rate=RATE, parallel=2, gate=None, **compute):
+    """A topology that tracks the order of the rows of each key, and writes each row; with a gate, see `Gated`."""
     topology = de.Topology("durable")
-    source = de.sources.Arrow(rows, rate=rate, parallel=parallel, batch_rows=700)
+    options = {"rate": rate, "parallel": parallel, "batch_rows": 700}
+    source = de.sources.Arrow(rows, **options) if gate is None else Gated(rows, gate, **options)
     out = (
         topology.source("rows", source)
         .key_by("k")

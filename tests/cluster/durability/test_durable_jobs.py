@@ -41,12 +41,12 @@ def kill(client, address):
 
 
 def test_rows_appear_with_checkpoints_and_the_last_ones_with_a_final_one(client, wait_until, tmp_path):
-    out = tmp_path / "out"
-    job = de.submit(
-        followed(out, rate=20_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="200ms"
-    )
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    topology = followed(out, rate=20_000, gate=gate)
+    job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="200ms")
     wait_until(lambda: newest(job) >= 2, "two checkpoints are complete")
     wait_until(lambda: out.exists() and 0 < written(out).num_rows < ROWS.num_rows, "some rows are visible")
+    gate.touch()
     job.wait(**RUN)
     assert counted(job) == expected()
     assert_each_row_once(out)
@@ -59,11 +59,10 @@ def test_rows_appear_with_checkpoints_and_the_last_ones_with_a_final_one(client,
 
 def test_killed_workers_restart_the_job_with_each_row_counted_and_shown_once(small_cluster, wait_until, tmp_path):
     """The second one is killed while the job restarts to leave another worker."""
-    out = tmp_path / "out"
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    topology = followed(out, rate=5_000, gate=gate)
     with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
-        job = de.submit(
-            followed(out, rate=5_000), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms"
-        )
+        job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
 
         def after_a_checkpoint():
             before = newest(job)
@@ -84,31 +83,33 @@ def test_killed_workers_restart_the_job_with_each_row_counted_and_shown_once(sma
         retiring.join(100)
         assert not retiring.is_alive()
         assert home not in job._describe().nodes
-        job.wait(60, progress=False)
+        gate.touch()
+        job.wait(**RUN)
         assert counted(job) == expected()
         assert_each_row_once(out)
 
 
 def test_cores_on_other_workers_get_their_shards_again_after_a_restart(small_cluster, wait_until, tmp_path):
-    out = tmp_path / "out"
+    out, gate = tmp_path / "out", tmp_path / "gate"
     with Client(small_cluster(n_workers=3, threads_per_worker=2), set_as_default=False) as client:
-        topology = followed(out, rate=5_000, parallel=1, executors=1)
+        topology = followed(out, rate=5_000, parallel=1, gate=gate, executors=1)
         job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
         job.set_cores("followed", dict.fromkeys(client.nthreads(), 1))
         wait_until(lambda: job.assignment()["remote"].sum() == 2, "the executor has remote tasks")
         before = newest(job)
         wait_until(lambda: newest(job) > before + 1, "checkpoints are complete with remote tasks")
         kill(client, job.assignment()["home"][0])
-        job.wait(60, progress=False)
+        gate.touch()
+        job.wait(**RUN)
         assert counted(job) == expected()
         assert_each_row_once(out)
         assert job.state("followed").to_pandas()["faults"].sum() == 0
 
 
 def test_job_resumes_on_a_new_cluster_with_other_executors(small_cluster, wait_until, tmp_path):
-    out, folder = tmp_path / "out", tmp_path / "checkpoints"
+    out, folder, gate = tmp_path / "out", tmp_path / "checkpoints", tmp_path / "gate"
     with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
-        job = de.submit(followed(out), client, checkpoint=folder, checkpoint_interval="10s")
+        job = de.submit(followed(out, gate=gate), client, checkpoint=folder, checkpoint_interval="10s")
         wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
         number = job.checkpoint()
         job.stop()
@@ -119,7 +120,7 @@ def test_job_resumes_on_a_new_cluster_with_other_executors(small_cluster, wait_u
             de.resume(folder, client, topology=followed(out, executors=3))
         again = de.resume(folder, client, topology=followed(out, executors=4))
         wait_until(lambda: again.metrics()["executor"].nunique() == 4, "four executors report")
-        again.wait(60, progress=False)
+        again.wait(**RUN)
         assert counted(again) == expected()
         assert_each_row_once(out)
         assert newest(again) > number
@@ -128,12 +129,14 @@ def test_job_resumes_on_a_new_cluster_with_other_executors(small_cluster, wait_u
 
 
 def test_job_without_a_complete_checkpoint_restarts_from_the_beginning(small_cluster, wait_until, tmp_path):
-    out = tmp_path / "out"
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    topology = followed(out, gate=gate)
     with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
-        job = de.submit(followed(out), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="1h")
+        job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="1h")
         wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
         kill(client, job.assignment()["home"][0])
-        job.wait(60, progress=False)
+        gate.touch()
+        job.wait(**RUN)
         assert counted(job) == expected()
         assert_each_row_once(out)
 
@@ -164,7 +167,7 @@ def test_job_that_loses_its_workers_again_and_again_fails_clearly(small_cluster,
             wait_until(lambda: job.status in ("running", "failed"), "the job runs again")
             kill(client, next(iter(client.nthreads())))
         with pytest.raises(errors.JobFailed, match="restarted 1 times from checkpoint 0 without a new checkpoint"):
-            job.wait(60, progress=False)
+            job.wait(**RUN)
 
 
 class Once(Source):
@@ -197,28 +200,29 @@ def test_sinks_that_end_early_hold_up_neither_checkpoints_nor_the_end(client, wa
         counted = rows.key_by("k").compute({"n": de.aggregate.Count()}, name=f"per_{name}", executors=2)
         counted.sink(de.sinks.Parquet(tmp_path / name), name=f"{name}_out")
     job = de.submit(topology, client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="300ms")
-    job.wait(60, progress=False)
+    job.wait(**RUN)
     assert job.checkpoints()["error"].isna().all()
     assert job.state("per_short").to_pandas()["n"].sum() == 2_000
     assert ds.dataset(tmp_path / "long", format="parquet").count_rows() > 0
 
 
 def test_job_that_is_drained_continues_where_its_sources_stopped(client, wait_until, tmp_path):
-    out, folder = tmp_path / "out", tmp_path / "checkpoints"
-    job = de.submit(followed(out), client, checkpoint=folder, checkpoint_interval="10s")
+    out, folder, gate = tmp_path / "out", tmp_path / "checkpoints", tmp_path / "gate"
+    job = de.submit(followed(out, gate=gate), client, checkpoint=folder, checkpoint_interval="10s")
     wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
-    job.drain(60)
+    job.drain(100)
     before = written(out).num_rows
     assert 2_000 < before < ROWS.num_rows
+    gate.touch()
     again = de.resume(folder, client)
-    again.wait(60, progress=False)
+    again.wait(**RUN)
     assert counted(again) == expected()
     assert_each_row_once(out)
 
 
 def test_checkpoint_with_other_sources_is_refused(client, wait_until, tmp_path):
     out, folder = tmp_path / "out", tmp_path / "checkpoints"
-    job = de.submit(followed(out), client, checkpoint=folder)
+    job = de.submit(followed(out, gate=tmp_path / "gate"), client, checkpoint=folder)
     wait_until(lambda: job.metrics()["rows"].sum() > 500, "rows are processed")
     job.checkpoint()
     job.stop()
@@ -256,7 +260,7 @@ def test_suspended_home_that_wakes_after_restart_changes_neither_state_nor_files
         assert client.run(os.getpid, workers=[home])[home] == processes[home]
         before = newest(job)
         wait_until(lambda: newest(job) > before or not job._describe().live, "checkpoints go on")
-        job.wait(60, progress=False)
+        job.wait(**RUN)
         assert counted(job) == expected(rows)
         assert_each_row_once(out, rows)
 
@@ -321,10 +325,9 @@ def disk(client, tmp_path):
 def test_full_disk_gives_checkpoints_up_and_job_goes_on_until_there_is_space(
     client, disk, wait_until, caplog, tmp_path
 ):
-    out = tmp_path / "out"
-    job = de.submit(
-        followed(out, rate=20_000), client, checkpoint=disk.folder / "checkpoints", checkpoint_interval="200ms"
-    )
+    out, gate = tmp_path / "out", tmp_path / "gate"
+    topology = followed(out, rate=20_000, gate=gate)
+    job = de.submit(topology, client, checkpoint=disk.folder / "checkpoints", checkpoint_interval="200ms")
     generation = job._describe().generation
     wait_until(lambda: newest(job), "a checkpoint is complete")
     disk.fill()
@@ -337,6 +340,7 @@ def test_full_disk_gives_checkpoints_up_and_job_goes_on_until_there_is_space(
     finally:
         disk.free()
     wait_until(lambda: newest(job) > before, "a checkpoint is complete again")
+    gate.touch()
     job.wait(**RUN)
     assert "was given up: cannot write" in caplog.text
     assert job._describe().generation == generation

@@ -75,8 +75,9 @@ def test_timers_fire_once_when_home_and_remote_tasks_are_killed(small_cluster, w
         first = newest(job)
         wait_until(lambda: newest(job) > first, "a later checkpoint is complete")
         os.kill(pids[home], signal.SIGKILL)
-        job.wait(60, progress=False)
-        state = job.state("counted").to_pandas()
+        job.wait(240, progress=False)
+    # On a slow machine, the home is perhaps killed after the end of the job.
+    state = de.read_state(tmp_path / "checkpoints", "counted").to_pandas()
     emitted = ds.dataset(out, format="parquet").to_table().to_pandas()
     closed, polled = emitted[emitted["poll"] == 0], emitted[emitted["poll"] > 0]
     assert not closed.duplicated(["k", "due"]).any()

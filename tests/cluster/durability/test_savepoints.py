@@ -12,7 +12,7 @@ import dask_elastic as de
 from dask_elastic.vocab import errors
 
 sys.path.insert(0, str(Path(__file__).parent))
-from followed_jobs import ROWS, assert_each_row_once, counted, expected, followed, newest, written
+from followed_jobs import ROWS, Gated, assert_each_row_once, counted, expected, followed, newest, written
 
 sys.path.pop(0)
 
@@ -22,8 +22,8 @@ def files(folder):
 
 
 def test_stop_with_savepoint_ends_behind_it_and_the_savepoint_continues_in_a_new_folder(client, wait_until, tmp_path):
-    out, own, savepoint = tmp_path / "out", tmp_path / "own", tmp_path / "savepoint"
-    job = de.submit(followed(out, rate=20_000), client, checkpoint=own, checkpoint_interval="1h")
+    out, own, savepoint, gate = (tmp_path / name for name in ("out", "own", "savepoint", "gate"))
+    job = de.submit(followed(out, rate=20_000, gate=gate), client, checkpoint=own, checkpoint_interval="1h")
     wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
     job.stop(savepoint=savepoint)
     assert job.status == "stopped"
@@ -57,13 +57,15 @@ def test_stop_with_savepoint_ends_behind_it_and_the_savepoint_continues_in_a_new
 
 
 def test_job_goes_on_after_its_savepoint_and_both_continue_separately(client, wait_until, tmp_path):
-    out, own, savepoint = tmp_path / "out", tmp_path / "own", tmp_path / "savepoint"
-    job = de.submit(followed(out, rate=20_000), client, checkpoint=own, checkpoint_interval="300ms", checkpoint_keep=1)
+    out, own, savepoint, gate = (tmp_path / name for name in ("out", "own", "savepoint", "gate"))
+    topology = followed(out, rate=20_000, gate=gate)
+    job = de.submit(topology, client, checkpoint=own, checkpoint_interval="300ms", checkpoint_keep=1)
     wait_until(lambda: job.metrics()["rows"].sum() > 2_000, "rows are processed")
     number = job.savepoint(savepoint)
     with pytest.raises(errors.CheckpointError, match="Give each savepoint a new folder"):
         job.savepoint(savepoint)
     wait_until(lambda: newest(job) > number + 1, "later checkpoints are complete")
+    gate.touch()
     job.wait(100, progress=False)
     with pytest.raises(errors.JobEnded):
         job.savepoint(tmp_path / "late")
@@ -79,28 +81,29 @@ def test_job_goes_on_after_its_savepoint_and_both_continue_separately(client, wa
 
 
 def test_job_continues_if_its_savepoint_cannot_be_written(client, tmp_path):
-    out = tmp_path / "out"
-    savepoint = tmp_path / "savepoint"
+    out, savepoint, gate = (tmp_path / name for name in ("out", "savepoint", "gate"))
     savepoint.mkdir()
     (savepoint / "state").write_text("not a folder")
-    job = de.submit(followed(out, rate=20_000), client, checkpoint=tmp_path / "own", checkpoint_interval="1h")
+    topology = followed(out, rate=20_000, gate=gate)
+    job = de.submit(topology, client, checkpoint=tmp_path / "own", checkpoint_interval="1h")
     assert job.checkpoint()
     with pytest.raises(errors.SubmitError, match="take a savepoint"):
         de.resume(tmp_path / "own", client, checkpoint=tmp_path / "other", name="other")
     with pytest.raises(errors.CheckpointError, match=r"cannot read .*Not a directory"):
         job.stop(savepoint=savepoint)
     assert not list((savepoint / "topology").iterdir())
+    gate.touch()
     job.wait(100, progress=False)
     assert counted(job) == expected()
     assert_each_row_once(out)
 
 
 def test_savepoint_continues_with_changed_aggregates_and_with_operators_added_and_dropped(client, wait_until, tmp_path):
-    rows, agg = ROWS.slice(0, 10_000), de.aggregate
+    rows, agg, gate = ROWS.slice(0, 10_000), de.aggregate, tmp_path / "gate"
 
     def topology(aggregates, other):
         made = de.Topology("changing")
-        keyed = made.source("rows", de.sources.Arrow(rows, rate=10_000, batch_rows=500)).key_by("k")
+        keyed = made.source("rows", Gated(rows, gate, rate=10_000, batch_rows=500)).key_by("k")
         keyed.compute(aggregates, name="per_key", executors=2, shards=8)
         keyed.compute({"n": agg.Count()}, name=other, executors=1)
         return made
@@ -110,6 +113,7 @@ def test_savepoint_continues_with_changed_aggregates_and_with_operators_added_an
     job = de.submit(topology(before, "former"), client, checkpoint=tmp_path / "own")
     wait_until(lambda: job.metrics()["rows"].sum() > 500, "rows are processed")
     job.stop(savepoint=savepoint)
+    gate.touch()
     done = pc.sum(de.read_state(savepoint, "former")["n"]).as_py()
     now = {"low": agg.Min("v"), "n": agg.Count("v"), "sum": agg.Sum("v"), "mean": agg.Mean("v")}
     new = {"checkpoint": tmp_path / "new"}

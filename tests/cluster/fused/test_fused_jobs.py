@@ -104,8 +104,7 @@ def test_fused_compute_is_explained_by_its_task(held_loans, wait_until):
         with contextlib.suppress(PlanningError):
             return held_loans.explain(operator)
 
-    wait_until(explained, "the job is measured")
-    found = explained("hourly")
+    found = wait_until(lambda: explained("hourly"), "the job is measured")
     assert [one.executor.component for one in found.executors] == ["kinds"]
     assert [*found.sections] == ["hourly", "windows of hourly", "component kinds"]
     assert found.sections["hourly"].startswith("runs in the tasks of 'kinds'")

@@ -7,6 +7,7 @@ import time
 
 import dask
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster
@@ -123,12 +124,15 @@ def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(
     busy = [group for group, one in before.items() if one == 0]
     with Load(job, keys_of_groups(busy)) as load:
         wait_until(lambda: len({owners(job)[group] for group in busy}) > 1, "some groups have moved")
+
+        def noted():
+            reasons = job.decisions()["reason"]
+            return [*reasons[reasons.str.contains(f"Placement '{placement}'.*have moved [(]{made}[)]")]]
+
+        moved = pd.Series(wait_until(noted, "the move is noted"))
     job.end_of_input()
     job.wait(progress=False)
     assert state_of(job) == expected(load.sent)
-    reasons = job.decisions()["reason"]
-    moved = reasons[reasons.str.contains(f"Placement '{placement}'.*have moved [(]{made}[)]")]
-    assert len(moved)
     assert moved.str.contains(r"Rows wait for \S+ row-seconds if .*, \S+ if ").all()
 
 

@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import Pump
 
 KEYS = 500
-COUNT = 200_000
+COUNT = 1_000_000
+"""More than are sent before all shards have moved, also on a slow machine."""
 
 
 def shard_moves_by(job, strategy):
@@ -60,12 +61,14 @@ def test_windows_have_all_rows_while_shards_move(client, wait_until, strategy):
     reasons = job.moves().query("across_nodes")["reason"]
     assert used <= {"labelled", "instant", "smooth"} if isinstance(strategy, dict) else strategy in used
     assert isinstance(strategy, dict) == any(reasons)
+    # Both grow: the shorter one is read first.
+    plain = len(job.decisions())
     decided = job.decisions(moves=True)
     assert decided["time"].is_monotonic_increasing
     of_moves = decided[decided["move"].notna()]
     assert set(of_moves["move"].map(lambda move: move["strategy"])) >= used
     assert all(move["strategy"] in reason for move, reason in zip(of_moves["move"], of_moves["reason"], strict=True))
-    assert len(job.decisions()) <= len(decided) - len(of_moves)
+    assert plain <= len(decided) - len(of_moves)
     sent = pump.stop().to_pandas()
     job.end_of_input()
     job.wait(timeout=100, progress=False)
