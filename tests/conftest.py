@@ -34,6 +34,9 @@ os.environ.setdefault("DASK_ELASTIC__LIGHT_LOAD", "0")
 # A LocalCluster gives a worker up that is missing so long after a loss, also because it was killed once more.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1 hour")
 
+# Dask has read the environment when it was imported above.
+dask.config.refresh()
+
 # Workers of clusters that tests start in their own process have then imported what they need. The clusters of pages,
 # examples, commands and the demonstration are those of a user: their workers are new interpreters.
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
