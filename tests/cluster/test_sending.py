@@ -247,14 +247,16 @@ def test_send_waits_while_source_is_full_and_times_out(client):
     with pytest.raises(TimeoutError, match=r"has not taken all rows within 0\.2 s"):
         flush_when_full()
 
-    async def main():
-        with pytest.raises(TimeoutError):
-            for _ in range(60):
-                began = time.monotonic()
-                await job.asend(MEGABYTE, timeout=0.3)
-        assert time.monotonic() - began >= 0.25
+    began = []
 
-    asyncio.run(main())
+    async def asend_when_full():
+        for _ in range(60):
+            began.append(time.monotonic())
+            await job.asend(MEGABYTE, timeout=0.3)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asend_when_full())
+    assert time.monotonic() - began[-1] >= 0.25
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(send_until_it_raises, job, MEGABYTE, times=60)
         de.job("stuck", client).stop()
