@@ -47,13 +47,15 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def client(cluster: LocalCluster, threads_of_jobs: Callable[[Client], list[str]]) -> Iterator[Client]:
+def client(
+    cluster: LocalCluster, threads_of_jobs: Callable[[Client], list[str]], wait_until: Callable[..., Any]
+) -> Iterator[Client]:
     """A client of the shared cluster; the test's jobs are forgotten afterwards, and must leave no thread behind."""
     with Client(cluster) as made:
         yield made
         for job in de.jobs(made):
             job.forget()
-        assert threads_of_jobs(made) == []
+        wait_until(lambda: threads_of_jobs(made) == [], "the threads of all jobs have ended", timeout=60)
 
 
 @pytest.fixture(scope="session")

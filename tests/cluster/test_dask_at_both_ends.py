@@ -141,7 +141,7 @@ def test_queue_of_one_job_feeds_another_job(client):
     numbers.sink(de.sinks.Collect(), name="kept")
     second = de.submit(topology, client)
     de.submit(writing("first", "between"), client)
-    second.wait(60, progress=False)
+    second.wait(240, progress=False)
     assert sorted(second.collect("kept")["n"].to_pylist()) == list(range(ROWS))
 
 
@@ -185,7 +185,7 @@ def submitted(client, source, name="frames", aggregates=AGGREGATES):
 
 
 def result_of(job):
-    job.wait(timeout="60s", progress=False)
+    job.wait(timeout="240s", progress=False)
     return job.state("per_key").to_pandas().sort_values("k", ignore_index=True)
 
 
@@ -235,7 +235,7 @@ def test_partitions_are_computed_one_ahead_of_a_job_that_waits(client, wait_unti
     assert set(computed(client, "one ahead")) <= {0, 1, 2}
     job.stop()
     with pytest.raises(JobStopped):
-        job.wait(timeout="30s", progress=False)
+        job.wait(timeout="240s", progress=False)
 
 
 def test_partitions_before_a_shuffle_are_computed_once(client):
@@ -257,10 +257,10 @@ def test_job_stops_while_a_partition_is_computed(client, wait_until):
 
     collection = dd.from_pandas(frame, npartitions=1).map_partitions(held_up, meta=frame.iloc[:0])
     job = submitted(client, de.sources.from_dask(collection), aggregates={"rows": agg.Count()})
-    Variable("computing", client).get(timeout=30)
+    Variable("computing", client).get(timeout=240)
     job.stop()
     with pytest.raises(JobStopped):
-        job.wait(timeout="30s", progress=False)
+        job.wait(timeout="240s", progress=False)
     assert len(job.state("per_key").to_arrow()) == 0
     Event("go on", client).set()
 
@@ -275,7 +275,7 @@ def test_job_fails_with_the_error_of_a_partition(client):
     collection = dd.from_pandas(frame, npartitions=2).map_partitions(broken, meta=frame.iloc[:0])
     job = submitted(client, de.sources.from_dask(collection), aggregates={"rows": agg.Count()})
     with pytest.raises(de.ElasticError, match="partition 1 could not be computed: ZeroDivisionError: user error"):
-        job.wait(timeout="30s", progress=False)
+        job.wait(timeout="240s", progress=False)
 
 
 def test_job_outlives_the_client_that_persisted_its_collection(cluster, client, wait_until):
@@ -315,20 +315,20 @@ def test_state_frame_of_running_job_reads_anew(client, wait_until):
     assert found[["k", "rows"]].to_dict("list") == {"k": [1, 2], "rows": [2, 1]}
     assert found["least"].isna().tolist() == [False, True]
     job.end_of_input()
-    job.wait(timeout="30s", progress=False)
+    job.wait(timeout="240s", progress=False)
     assert dict(frame.dtypes) == dict(found.dtypes)
 
 
 def test_state_frame_of_forgotten_or_replaced_job_raises(client):
     job = submitted(client, de.sources.Arrow(pa.table(FRAME)))
-    job.wait(timeout="30s", progress=False)
+    job.wait(timeout="240s", progress=False)
     frame = job.state("per_key").to_dask()
     with pytest.raises(UnknownOperator, match="'nothing'"):
         job.state("nothing").to_dask()
     job.forget()
     with pytest.raises(UnknownJob, match="frames"):
         frame.compute()
-    submitted(client, de.sources.Arrow(pa.table(FRAME))).wait(timeout="30s", progress=False)
+    submitted(client, de.sources.Arrow(pa.table(FRAME))).wait(timeout="240s", progress=False)
     with pytest.raises(UnknownJob, match=r"'frames' was submitted again .*call to_dask\(\)"):
         frame.compute()
 
@@ -341,7 +341,7 @@ def test_state_frame_made_before_types_are_known_says_so(client, wait_until):
     early = job.state("per_key").to_dask()
     job.send(pa.table({"k": [1]}))
     job.end_of_input()
-    job.wait(timeout="30s", progress=False)
+    job.wait(timeout="240s", progress=False)
     with pytest.raises(SchemaMismatch, match=r"column 'k': int64 instead of null.*call to_dask"):
         early.compute()
     assert job.state("per_key").to_dask().compute().to_dict("list") == {"k": [1], "rows": [1]}

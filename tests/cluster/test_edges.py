@@ -74,6 +74,25 @@ def test_source_with_rate_keeps_its_rate(client, frame, slowness):
     assert_counted(job, frame, "k")
 
 
+def test_tiny_batches_of_paced_source_that_are_due_are_joined(client):
+    rows = 20_000
+
+    def single():
+        for number in range(rows):
+            yield pa.record_batch({"n": pa.array([number], pa.int64())})
+
+    def count(batch):
+        return pa.record_batch({"n": batch["n"], "batch": pa.array([batch["n"][0].as_py()] * batch.num_rows)})
+
+    topology = de.Topology("tiny")
+    topology.source("rows", de.sources.Iterable(single, rate=20_000)).map(count).sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    job.wait(**RUN)
+    got = job.collect("out")
+    assert got["n"].to_pylist() == list(range(rows))
+    assert len(got["batch"].unique()) < rows / 2
+
+
 def test_iterable_source_yields_on_two_workers(client, frame):
     def parts(instance, instances):
         for start in range(instance * 1_000, len(frame), instances * 1_000):

@@ -243,7 +243,7 @@ def test_code_that_does_not_return_is_reported_until_it_returns(stage, client, w
         wait_until(lambda: f"{stage} stalled since" in str(job), "it is in the job's text")
     finally:
         client.run(open_gate)
-    job.wait(timeout=60, progress=False)
+    job.wait(**RUN)
     assert job.stalled().empty
     events = [event for _, event in client.get_events("dask_elastic")[seen:] if event.get("job") == "stalled"]
     (stalled,) = [event for event in events if event["event"] == "stalled" and event["frame"] == found["frame"]]

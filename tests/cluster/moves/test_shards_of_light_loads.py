@@ -11,6 +11,8 @@ import dask_elastic as de
 
 SCHEMA = pa.schema({"key": pa.int64(), "busy": pa.float64()})
 STATE = {"n": pa.int64()}
+LIGHT = 0.2
+"""Busy cores."""
 
 
 def busy_for(batch, state):
@@ -29,15 +31,21 @@ def test_remote_core_gets_shards_when_the_load_is_no_longer_light(client, wait_u
     topology = de.Topology("light")
     keyed = topology.source("rows", de.sources.Push(SCHEMA)).key_by("key")
     keyed.compute(busy_for, state=STATE, name="counted", executors=1, shards=16)
-    job = de.submit(topology, client, cores={"counted": 1}, light_load=0.2, latency_target=None)
+    job = de.submit(topology, client, cores={"counted": 1}, light_load=LIGHT, latency_target=None)
     home = job.assignment()["home"][0]
     job.set_cores("counted", {home: 1, next(worker for worker in client.nthreads() if worker != home): 1})
     sent = 0
     for _ in range(10):
         job.send(rows(0.0), "rows")
         sent += 100
-    wait_until(lambda: job.metrics()["rows"].sum() == sent, "the first rows are processed")
-    assert job.metrics()["moves"].sum() == 0
+
+    def processed():
+        metrics = job.metrics()
+        return metrics.to_dict("records") if metrics["rows"].sum() == sent else None
+
+    [first] = wait_until(processed, "the first rows are processed")
+    # If the process pauses during a batch, the batch keeps a core busy.
+    assert first["moves"] == 0 or first["busy"] > LIGHT
 
     def is_spread():
         nonlocal sent
