@@ -16,7 +16,6 @@ import pytest
 from distributed import Client
 
 import dask_elastic as de
-import dask_elastic_plugins
 from dask_elastic.runtime.scheduler import coordinator
 from dask_elastic.runtime.worker import node
 from dask_elastic.vocab import errors
@@ -44,7 +43,7 @@ def assert_clean(client, wait_until):
     """Nothing of dask_elastic is left on the cluster."""
     wait_until(lambda: not any(client.run(elastic_handlers).values()), "no plugin is left on the workers")
     assert client.run_on_scheduler(scheduler_handlers) == []
-    assert set(client.run(sys.getswitchinterval).values()) == {0.005}
+    wait_until(lambda: set(client.run(sys.getswitchinterval).values()) == {0.005}, "threads take turns as usual")
 
 
 def test_uninstall_removes_all_plugins_and_submit_reinstalls_them(small_cluster, wait_until):
@@ -92,10 +91,9 @@ def test_workers_in_the_process_of_the_client_import_when_it_waits(small_cluster
 
 
 def tracebacks(text):
-    """The tracebacks in a log that pass through dask_elastic; Dask logs some of its own when clients leave."""
-    packages = [str(Path(module.__file__).parent) for module in (de, dask_elastic_plugins)]
-    found = re.findall(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*.*", text, re.MULTILINE)
-    return [one for one in found if any(f'File "{package}/' in one for package in packages)]
+    """The tracebacks in a log that have to do with dask_elastic; Dask logs others, as when a client leaves."""
+    found = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*.*", text)
+    return [one for one in found if "elastic" in re.sub(r'File ".*/(?:site-packages|python3\.\d+)/', 'File "', one)]
 
 
 @pytest.fixture

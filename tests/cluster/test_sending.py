@@ -20,6 +20,7 @@ from distributed import Client, get_client, worker_client
 from distributed.security import Security
 
 import dask_elastic as de
+from dask_elastic.runtime.client import outlet, sender
 from dask_elastic.runtime.client.outlet import Outlet
 from dask_elastic.runtime.client.senders import checked_due, senders_of
 from dask_elastic.runtime.scheduler.pushed_sources import PushedSources
@@ -46,6 +47,13 @@ def numbers_of(job):
 def outlet_of(job, source="rows"):
     """The connection over which a job's handle has sent; None for the way through the scheduler."""
     return senders_of(job.client)._senders[job.name, source]._outlet
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Have clients not ask the scheduler, or send through it, because workers are slow."""
+    monkeypatch.setattr(outlet, "CONNECT_SECONDS", 100.0)
+    monkeypatch.setattr(sender, "CHECK_SECONDS", 100.0)
 
 
 @pytest.fixture
@@ -101,7 +109,7 @@ def test_large_tables_are_sent_in_parts_and_keep_their_order(client):
     assert numbers_of(job) == [*range(300_000), 5, 6]
 
 
-def test_scheduler_is_asked_once_for_many_sends(small_cluster, count_calls):
+def test_scheduler_is_asked_once_for_many_sends(small_cluster, count_calls, patient):
     with Client(small_cluster(processes=False), set_as_default=False) as client:
         counts = count_calls()
         job = listed(client)
@@ -139,7 +147,7 @@ def test_client_without_way_to_workers_sends_through_scheduler(small_cluster, mo
             job.send(one(11))
 
 
-def test_tls_connection_carries_sent_rows(small_cluster):
+def test_tls_connection_carries_sent_rows(small_cluster, patient):
     with Client(small_cluster(security=Security.temporary()), set_as_default=False) as client:
         job = listed(client)
         for number in range(200):
@@ -189,7 +197,7 @@ def test_task_on_worker_sends_rows(client):
 # asynchronous use
 
 
-def test_asend_awaits_on_any_event_loop(client):
+def test_asend_awaits_on_any_event_loop(client, patient):
     job = listed(client)
 
     async def main():

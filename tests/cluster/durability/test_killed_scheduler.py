@@ -47,7 +47,12 @@ def test_killed_scheduler_and_a_worker_of_it_that_wakes_later(small_cluster, wai
         workers = [psutil.Process(pid) for pid in json.loads(doomed.stdout.readline())]
         catalog = Catalog(CheckpointFolder(checkpoints))
         wait_until(lambda: len(catalog.numbers()) >= 2, "two checkpoints are complete")
-        sleeping = workers[0]
+
+        def noting():
+            return [worker for worker in workers if (tmp_path / "calls" / str(worker.pid)).exists()]
+
+        # On a slow machine, the job has perhaps begun on one of them.
+        sleeping, *_ = wait_until(noting, "a worker has noted rows")
         sleeping.suspend()
         doomed.kill()
         doomed.wait()
