@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import dask.config
 import pytest
+from dask.utils import parse_timedelta
 
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
 from dask_elastic.runtime.config.job_options import NAMES, job_options
+from dask_elastic.runtime.config.worker_options import worker_options
 from dask_elastic.runtime.protocol.codec import decode, encode
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
@@ -115,6 +118,11 @@ def test_flag_is_read_from_the_environment(value):
     with dask.config.set({"elastic.dry-run": value}):
         assert job_options({}).dry_run is True
         assert job_options({"dry_run": False}).dry_run is False
+
+
+def test_tests_have_the_timeouts_of_their_environment():
+    found = worker_options().heartbeat_timeout, job_options({}).light_load
+    assert found == (parse_timedelta(os.environ["DASK_ELASTIC__HEARTBEAT_TIMEOUT"]), 0.0)
 
 
 def test_shipped_control_options_equal_control_defaults():
