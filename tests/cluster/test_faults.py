@@ -108,7 +108,7 @@ def test_results_are_exact_after_workers_are_killed(small_cluster, wait_until):
     ):
         job = de.submit(followed("killed", service=20e-6), client, latency_target=None, flush_interval="500ms")
         home = job.assignment()["home"][0]
-        pump = Pump(job, numbered_rows(2_000_000))
+        pump = Pump(job, numbered_rows(2_000_000), pause=0.05)
         pump.start()
         killer = Killer(job)
         for at_once in (False, True, False):
@@ -171,7 +171,7 @@ def test_suspended_and_partitioned_workers_are_removed_and_rejoin(small_cluster,
         job = de.submit(followed("stopped", service=20e-6), client, latency_target=None, flush_interval="500ms")
         home = job.assignment()["home"][0]
         stopped, cut_off, _ = guests = guests_of(job, client, home, 3, wait_until)
-        pump = Pump(job, numbered_rows(2_000_000))
+        pump = Pump(job, numbered_rows(2_000_000), pause=0.05)
         pump.start()
         give(job, "followed", {home: 1, stopped: 1, cut_off: 1}, wait_until)
         nodes = job._describe().nodes

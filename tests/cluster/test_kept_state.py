@@ -49,7 +49,7 @@ def test_state_moves_with_its_shard_and_expires_in_time(client, wait_until):
     short = {"short": KEPT["short"]}
     source.key_by("k").compute(only_short, state=short, name="brief", shards=8, executors=1)
     job = de.submit(topology, client, cores={"kept": 1})
-    pump = Pump(job, rows, rows=60)
+    pump = Pump(job, rows, rows=60, pause=0.05)
     pump.start()
     for cores in (5, 2, 4):
         before = measured(job, "moves")

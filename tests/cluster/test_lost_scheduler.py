@@ -40,7 +40,7 @@ def test_calls_raise_at_once_when_scheduler_is_lost(client, wait_until, slowness
         ):
             with pytest.raises(errors.SchedulerLost, match="submit them again"):
                 call()
-        assert time.monotonic() - began < 15 * slowness()
+        assert time.monotonic() - began < 25 * slowness()
     assert de.job("held", client).status == "running"
     lonely.close()
     with pytest.raises(errors.SchedulerLost, match="the client is closed"):

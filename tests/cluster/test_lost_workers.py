@@ -30,14 +30,14 @@ def test_killed_home_fails_job_within_seconds_and_next_job_runs(small_cluster, w
         os.kill(client.run(os.getpid)[home], signal.SIGKILL)
         with pytest.raises(errors.JobFailed, match=r"(has left the cluster|does not answer).*home of executors") as e:
             job.wait(timeout=120, progress=False)
-        assert time.monotonic() - began < 20 * slowness()
+        assert time.monotonic() - began < 40 * slowness()
         assert isinstance(e.value.__cause__, errors.NodeLost)
         with pytest.raises(errors.NodeLost):
             job.send(NUMBERS)
         began = time.monotonic()
         with pytest.raises(errors.NodeLost):
             job.state("counted").to_arrow()
-        assert time.monotonic() - began < 20 * slowness()
+        assert time.monotonic() - began < 40 * slowness()
         # The new process imports Dask, which takes long while others use the processors.
         wait_until(lambda: replaced(client, home), "the nanny restarts the worker", timeout=120)
         assert_runs(client)

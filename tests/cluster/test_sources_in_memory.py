@@ -53,7 +53,7 @@ def test_source_that_waits_for_its_next_row_becomes_idle_and_can_be_drained(clie
     wait_until(lambda: event_times() == {300.0}, "the slow source is idle")
     began = time.monotonic()
     job.drain(timeout=100)
-    assert time.monotonic() - began < 20 * slowness()
+    assert time.monotonic() - began < 100 * slowness()
     assert job.metrics()["rows"].sum() == 2
 
 
