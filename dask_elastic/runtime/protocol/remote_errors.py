@@ -41,6 +41,11 @@ def load_error(data: bytes) -> BaseException:
     return error if isinstance(error, BaseException) else ElasticError(str(error))
 
 
+def cause_of(error: Exception) -> BaseException:
+    """Return the error that a worker has relayed, or any other error as it is."""
+    return load_error(error.data) if isinstance(error, Relayed) else error
+
+
 def error_text(data: bytes) -> str:
     """Return the text of a job's pickled error, even if its class is not installed here."""
     try:

@@ -22,7 +22,7 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
 from dask_elastic.runtime.scheduler.control.decision_texts import decision_message, decisions_text, recording_text
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -281,7 +281,7 @@ class ControlDriver:
             before, after = (_by_node(record, snapshot, cores) for cores in (change.before, change.after))
             await self._enact(record, change, before, after)
         except (ElasticError, Relayed) as error:
-            cause = load_error(error.data) if isinstance(error, Relayed) else error
+            cause = cause_of(error)
             logger.warning("job %r: %s keeps its cores: %s", change.job, change.executor, cause)
             failed[JobGeneration(change.job, change.generation)] = f"{change.executor}: {cause}"
 

@@ -12,7 +12,7 @@ from typing import Any
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -167,7 +167,7 @@ class Membership:
             raise PlanningError(f"job {record.name!r} has changed meanwhile")
 
     def _put_off(self, record: JobRecord, addresses: list[str], error: ElasticError | Relayed) -> None:
-        cause = load_error(error.data) if isinstance(error, Relayed) else error
+        cause = cause_of(error)
         logger.warning("job %r: %s could not join: %s", record.name, ", ".join(addresses), cause)
         for address in addresses:
             wait, _ = self._waits.get(address, (FIRST_WAIT / 2, 0.0))

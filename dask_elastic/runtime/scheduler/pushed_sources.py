@@ -5,7 +5,7 @@ from __future__ import annotations
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
 from dask_elastic.runtime.scheduler.checkpoints import first_of
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -117,7 +117,7 @@ class PushedSources:
 def _has_ended(error: ElasticError | Relayed) -> bool:
     """Return whether an error says that the part of the job has ended on a worker."""
     try:
-        cause = load_error(error.data) if isinstance(error, Relayed) else error
+        cause = cause_of(error)
     except Exception:  # loading an object of user code may raise any exception
         return False
     return isinstance(cause, UnknownJob | NodeLost)

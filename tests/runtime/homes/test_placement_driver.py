@@ -324,7 +324,7 @@ def test_second_plan_waits_until_the_first_one_is_carried_out(bench):
 def test_jobs_without_planner_are_left_alone(bench):
     async def test(bench):
         bench.driver.wake()
-        assert bench.driver._placed() == []
+        assert bench.driver.placed() == []
         assert bench.driver._task is None
         bench.coordinator.controller.snapshot_log.add(SNAPSHOT)
         loop = bench.driver._loop = Scripted()
@@ -337,12 +337,12 @@ def test_jobs_without_planner_are_left_alone(bench):
 def test_expensive_planner_decides_less_often(bench):
     async def test(bench):
         period = bench.driver.settings.period
-        assert bench.driver._wait() == period
+        assert bench.driver.wait() == period
         # The first decision imports what planners need.
         bench.driver._spent.append(30.0)
-        assert bench.driver._wait() == period
+        assert bench.driver.wait() == period
         bench.driver._spent.append(2.0)
-        assert bench.driver._wait() == pytest.approx(2.0 / PLANNING_SHARE)
+        assert bench.driver.wait() == pytest.approx(2.0 / PLANNING_SHARE)
 
     bench(test)
 

@@ -13,21 +13,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dask_elastic.control.keys import JobKey
-from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.runtime.protocol.group_calls import MovedGroups
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import cause_of
+from dask_elastic.runtime.scheduler.control.periodic_planning import FAILURES, PeriodicPlanning
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
-from dask_elastic.vocab.errors import ElasticError, MoveRefused, PlanningError
+from dask_elastic.vocab.errors import MoveRefused, PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ Owners = dict[JobKey, dict[str, list[int]]]
 Strategies = dict[JobKey, dict[str, str]]
 
 
-class GroupPlanningDriver:
+class GroupPlanningDriver(PeriodicPlanning):
     """Moves key groups as the planners of jobs decide, while there are jobs whose groups move and that have one.
 
     Parameters
@@ -49,62 +48,24 @@ class GroupPlanningDriver:
         Carries moves out.
     control : ControlDriver
         Has the snapshots and the settings, and keeps the decisions.
-
-    Attributes
-    ----------
-    error : str or None
-        The error of the last period.
     """
 
     def __init__(self, moves: GroupMoves, control: ControlDriver):
+        super().__init__("key groups", moves.jobs, control)
         self.moves = moves
-        self.control = control
-        self.jobs = moves.jobs
-        self.settings = control.options.placement
-        self.error: str | None = None
         self._planning: GroupPlanning | None = None
-        self._seen = -math.inf
-        self._task: asyncio.Task[None] | None = None
-        self._moving: dict[str, asyncio.Task[None]] = {}
         # What the planning is to learn of moves that have ended: its thread may be at work.
         self._ended: list[Callable[[GroupPlanning], None]] = []
         # By job, its generation, and by operator; those of jobs that have ended are dropped.
         self._told: dict[JobKey, dict[str, str]] = {}
 
-    def wake(self) -> None:
-        """Start the loop if a job has a planner of groups, unless it runs."""
-        if self._planned() and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._run())
-
-    def stop(self) -> None:
-        """Stop the loop, and the moves that have not begun."""
-        for task in (self._task, *self._moving.values()):
-            if task is not None:
-                task.cancel()
-
-    def _planned(self) -> list[JobRecord]:
-        """Return the running jobs whose key groups a planner places."""
-        return [one for one in self.jobs.running if one.spec.groups and one.spec.options.placement != SPREAD]
-
-    async def _run(self) -> None:
-        """Run a period after the other, until no job has a planner of groups."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-groups")
-        try:
-            while self._planned():
-                await asyncio.sleep(self.settings.period)
-                try:
-                    await self.period(pool)
-                except Exception as error:  # an error of any kind ends this period only
-                    logger.exception("the planning of key groups")
-                    self.error = f"{type(error).__name__}: {error}"
-                else:
-                    self.error = None
-        finally:
-            pool.shutdown(wait=False)
+    def places(self, record: JobRecord) -> bool:
+        """Return whether key groups of a job move."""
+        return bool(record.spec.groups)
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Decide on the snapshots since the last period, and carry the decisions out."""
-        snapshots, owners, strategies = self._fresh(), self._owners(), self._strategies()
+        snapshots, owners, strategies = self.fresh(), self._owners(), self._strategies()
         self._told = {job: told for job, told in self._told.items() if job in owners}
         if not snapshots or not owners:
             return
@@ -115,14 +76,7 @@ class GroupPlanningDriver:
         for decision in decisions:
             by_job.setdefault(decision.job, []).append(decision)
         for job, found in by_job.items():
-            if job not in self._moving:
-                task = self._moving[job] = asyncio.ensure_future(self._carry_out_all(found, owners))
-                task.add_done_callback(functools.partial(self._carried_out, job))
-
-    def _carried_out(self, job: str, task: asyncio.Task[None]) -> None:
-        del self._moving[job]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("job %r: key groups could not be moved", job, exc_info=error)
+            self.begin(job, functools.partial(self._carry_out_all, found, owners))
 
     async def _carry_out_all(self, decisions: list[GroupDecision], owners: Owners) -> None:
         """Carry out the decisions about one job, one after the other."""
@@ -131,18 +85,12 @@ class GroupPlanningDriver:
             if record is not None and record.live and record.runs(decision.generation):
                 await self._carry_out(record, decision, owners[decision.job, decision.generation][decision.operator])
 
-    def _fresh(self) -> list[Snapshot]:
-        """Return the snapshots of this period, oldest first."""
-        kept = self.control.snapshot_log.snapshots
-        since, self._seen = self._seen, kept[-1].now if kept else self._seen
-        return [snapshot for snapshot in kept if snapshot.now > max(since, self._seen - self.settings.period)]
-
     def _owners(self) -> Owners:
         return {
             (record.name, record.spec.generation): {
                 name: table.owners.tolist() for name, table in record.groups.tables.items()
             }
-            for record in self._planned()
+            for record in self.placed()
         }
 
     def _strategies(self) -> Strategies:
@@ -150,7 +98,7 @@ class GroupPlanningDriver:
             (record.name, record.spec.generation): {
                 name: record.spec.options.strategy(name) for name in record.groups.tables
             }
-            for record in self._planned()
+            for record in self.placed()
         }
 
     def _decide(
@@ -198,10 +146,10 @@ class GroupPlanningDriver:
                     raise PlanningError(f"the plan no longer fits: groups {other} have moved otherwise")
                 moved = await self.moves.move(record, decision.operator, moves, strategy, why)
                 self._note_ended(record, decision, expected, moved)
-        except (ElasticError, Relayed, OSError, TimeoutError) as error:
+        except FAILURES as error:
             if not record.live or not record.runs(decision.generation):
                 return
-            cause = load_error(error.data) if isinstance(error, Relayed) else error
+            cause = cause_of(error)
             # What has got its last row refuses: the end of a stream is nothing to warn of.
             level = logging.INFO if isinstance(cause, MoveRefused) else logging.WARNING
             logger.log(level, "job %r: groups of %r stay: %s", record.name, decision.operator, cause)

@@ -22,7 +22,7 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges, homes
 from dask_elastic.runtime.scheduler.homes.job_homes import MovingHome
@@ -256,7 +256,7 @@ class HomeMoves:
         try:
             await self.cores.give(record, key, wanted)
         except (ElasticError, Relayed) as error:
-            cause = load_error(error.data) if isinstance(error, Relayed) else error
+            cause = cause_of(error)
             logger.warning("job %r: %s has other cores than before it moved: %s", record.name, moving.executor, cause)
 
     async def _take_report(self, record: JobRecord, node: int, generation: int) -> None:

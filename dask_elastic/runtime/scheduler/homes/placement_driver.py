@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.control.placement.move_rates import MeasuredMoves
 from dask_elastic.control.placement.move_reason import move_reason
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import cause_of
+from dask_elastic.runtime.scheduler.control.periodic_planning import FAILURES, PeriodicPlanning
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
 from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
-from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.plan import LABELLED, CoreChange, HomeChange, HomeForecast, HomeMove
 from dask_elastic.vocab.snapshot import Snapshot
 
@@ -59,7 +58,7 @@ class PlannedHome:
     reason: str
 
 
-class PlacementDriver:
+class PlacementDriver(PeriodicPlanning):
     """Moves homes as the planners of jobs decide, while there are jobs with planners.
 
     Parameters
@@ -70,95 +69,43 @@ class PlacementDriver:
         Empties workers: no home of a plan moves meanwhile.
     control : ControlDriver
         Has the snapshots and the settings, and keeps the decisions.
-
-    Attributes
-    ----------
-    error : str or None
-        The error of the last period.
     """
 
     def __init__(self, moves: HomeMoves, retirement: Retirement, control: ControlDriver):
+        super().__init__("homes", moves.jobs, control)
         self.moves = moves
         self.retirement = retirement
-        self.control = control
-        self.jobs = moves.jobs
-        self.settings = control.options.placement
-        self.error: str | None = None
         self._loop: PlacementLoop | None = None
         self._measured = MeasuredMoves(self.settings)
         self._spent: deque[float] = deque(maxlen=2)
-        self._seen = -math.inf
-        self._task: asyncio.Task[None] | None = None
-        self._moving: dict[str, asyncio.Task[None]] = {}
         self._told: dict[str, tuple[int, str]] = {}
-
-    # life
-
-    def wake(self) -> None:
-        """Start the loop if a job has a planner, unless it runs."""
-        if self._placed() and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._run())
-
-    def stop(self) -> None:
-        """Stop the loop, and the moves that have not begun."""
-        for task in (self._task, *self._moving.values()):
-            if task is not None:
-                task.cancel()
 
     def note_moves(self, changes: tuple[HomeChange, ...]) -> None:
         """Learn from moves that were carried out, for a planner or by command."""
         for change in changes:
             self._measured.observe(change.moved_bytes, change.paused_bytes, change.pause)
 
-    def _placed(self) -> list[JobRecord]:
-        """Return the running jobs whose homes a planner places."""
-        return [one for one in self.jobs.running if one.elastic and one.spec.options.placement != SPREAD]
+    def places(self, record: JobRecord) -> bool:
+        """Return whether homes of a job move."""
+        return record.elastic
 
-    async def _run(self) -> None:
-        """Run a period after the other, until no job has a planner."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-homes")
-        try:
-            while self._placed():
-                await asyncio.sleep(self._wait())
-                await self._guarded_period(pool)
-        finally:
-            pool.shutdown(wait=False)
-
-    def _wait(self) -> float:
+    def wait(self) -> float:
         """Return the seconds until the next decision: longer if the last ones took long."""
         # One decision may have taken long because it imported a solver, as the first one does.
         spent = min(self._spent) if len(self._spent) == self._spent.maxlen else 0.0
         return max(self.settings.period, spent / PLANNING_SHARE)
 
-    async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
-        try:
-            await self.period(pool)
-        except Exception as error:  # an error of any kind ends this period only
-            logger.exception("the placement loop")
-            self.error = f"{type(error).__name__}: {error}"
-        else:
-            self.error = None
-
     # one period
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Decide on the snapshots since the last period, and begin to carry the decisions out."""
-        snapshots = self._fresh()
-        if not snapshots or not self._placed():
+        snapshots = self.fresh()
+        if not snapshots or not self.placed():
             # While all jobs are idle, the control loop takes no snapshots.
             return
         decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots)
         for decision in decisions:
             self._act(decision, snapshots[-1])
-
-    def _fresh(self) -> list[Snapshot]:
-        """Return the snapshots of this period, oldest first."""
-        kept = self.control.snapshot_log.snapshots
-        if not kept:
-            return []
-        since = max(self._seen, kept[-1].now - self._wait())
-        self._seen = kept[-1].now
-        return [snapshot for snapshot in kept if snapshot.now > since]
 
     def _decide(self, snapshots: list[Snapshot]) -> tuple[PlacementDecision, ...]:
         """Return the decisions; runs in a thread of its own."""
@@ -184,23 +131,13 @@ class PlacementDriver:
         planned = [_planned(one, decision, snapshot) for one in decision.moves or decision.deferred]
         stay = [_planned(one, decision, snapshot) for one in decision.kept]
         if decision.moves:
-            moving = self._moving.get(record.name)
-            if moving is None or moving.done():
-                task = asyncio.ensure_future(self._carry_out(record, planned, decision.generation))
-                self._moving[record.name] = task
-                task.add_done_callback(lambda task: self._moved(record.name, task))
+            self.begin(record.name, lambda: self._carry_out(record, planned, decision.generation))
         elif record.spec.options.dry_run and planned:
             self._tell(record, planned, f"Placement {decision.placement!r}: {decision.reason}")
         elif stay and not planned:
             self._tell(record, stay, stay[0].reason, decision.reason)
         elif not decision.bottleneck:
             self._tell(record, [], f"Placement {decision.placement!r}: {decision.reason}")
-
-    def _moved(self, job: str, task: asyncio.Task[None]) -> None:
-        if self._moving.get(job) is task:
-            del self._moving[job]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("job %r: homes could not be moved", job, exc_info=error)
 
     def _tell(self, record: JobRecord, planned: list[PlannedHome], reason: str, about: str | None = None) -> None:
         """Keep what is not carried out among the decisions, once as long as it, or what it is about, stays the same."""
@@ -220,10 +157,10 @@ class PlacementDriver:
                 if not await self._may_move(record, generation):
                     return
                 await self._move(record, one)
-            except (ElasticError, Relayed, OSError, TimeoutError) as error:
+            except FAILURES as error:
                 if not record.live or not record.runs(generation):
                     return
-                cause = load_error(error.data) if isinstance(error, Relayed) else error
+                cause = cause_of(error)
                 logger.warning("job %r: %s stays: %s", record.name, one.change.executor, cause)
                 self._tell(record, [one], f"{one.reason} It could not be carried out: {cause}")
                 return
