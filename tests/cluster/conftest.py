@@ -16,11 +16,13 @@ from distributed import Client, LocalCluster
 
 import dask_elastic as de
 
-pytest.register_assert_rewrite("counting_jobs")
-sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("counting_jobs", "numbered_jobs")
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "moves")]
 import counting_jobs  # noqa: E402, F401  found by its folder
+import numbered_jobs  # noqa: E402, F401
+import slow_jobs  # noqa: E402, F401
 
-sys.path.pop(0)
+del sys.path[:2]
 
 SECONDS = 240
 

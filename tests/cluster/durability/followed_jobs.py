@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -64,6 +65,45 @@ def followed(folder, rows=ROWS, rate=RATE, parallel=2, gate=None, **compute):
     )
     out.sink(de.sinks.Parquet(folder), name="out")
     return topology
+
+
+def followed_pushes(folder, name="durable", executors=2):
+    """A topology that does the same with rows that are sent to it."""
+    topology = de.Topology(name)
+    rows = topology.source("rows", de.sources.Push(ROWS.schema))
+    options = {"executors": executors, "shards": 16}
+    out = rows.key_by("k").compute(following(), name="followed", state=STATE, **options)
+    out.sink(de.sinks.Parquet(folder), name="out")
+    return topology
+
+
+class Sender(threading.Thread):
+    """Sends a job twenty rows at a time while its block is executed; each send waits until the rows are accepted."""
+
+    def __init__(self, job):
+        super().__init__()
+        self.job, self.sent = job, []
+        self._error = None
+        self._stops = threading.Event()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *error):
+        self._stops.set()
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+    def run(self):
+        """Send; an error is raised at the end of the block."""
+        try:
+            while not self._stops.is_set():
+                self.sent.append(ROWS.slice(len(self.sent) * 20 % ROWS.num_rows, 20))
+                self.job.send(self.sent[-1], wait=True)
+        except Exception as error:  # raised in the thread of the test
+            self._error = error
 
 
 def expected(rows=ROWS):

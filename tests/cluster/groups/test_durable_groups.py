@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from dask_elastic.vocab.errors import MoveRefused, NodeLost, SubmitError, Unknow
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "durability"))
-from followed_jobs import ROWS, assert_each_row_once, counted, expected, newest
-from oracle import STATE, following
+from followed_jobs import ROWS, Sender, assert_each_row_once, counted, expected, followed_pushes, newest
 
 del sys.path[:2]
 
@@ -32,12 +30,8 @@ KILLS = int(os.environ.get("HOME_KILLS", "2"))
 
 
 def durable(folder, executors=2):
-    """A topology that follows the order of rows that are sent, and writes each."""
-    made = de.Topology("durable-groups")
-    rows = made.source("rows", de.sources.Push(ROWS.schema))
-    followed = rows.key_by("k").compute(following(), name="followed", state=STATE, executors=executors, shards=GROUPS)
-    followed.sink(de.sinks.Parquet(folder), name="out")
-    return made
+    """The topology of a job that follows the order of rows that are sent, and writes each."""
+    return followed_pushes(folder, "durable-groups", executors)
 
 
 def owners(job):
@@ -84,52 +78,42 @@ def test_job_continues_from_a_savepoint_with_the_groups_where_they_were(client, 
 
 def test_workers_that_are_killed_while_groups_move_or_afterwards_lose_no_row(small_cluster, wait_until, tmp_path):
     random = np.random.default_rng(KILLS)
-    out, sent, stops = tmp_path / "out", [], threading.Event()
+    out = tmp_path / "out"
     with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
         options = {"checkpoint_interval": "300ms", "restart_attempts": 100, "paradigm": "resource-centric"}
         job = de.submit(durable(out, executors=4), client, checkpoint=tmp_path / "checkpoints", **options)
-
-        def send():
-            while not stops.is_set():
-                sent.append(ROWS.slice(len(sent) * 20 % ROWS.num_rows, 20))
-                job.send(sent[-1], wait=True)
 
         def complete():
             number = newest(job)
             wait_until(lambda: newest(job) > number, "a checkpoint is complete")
 
-        with ThreadPoolExecutor(2) as pool:
-            sending = pool.submit(send)
-            try:
-                for kill in range(KILLS):
-                    wait_until(lambda: len(client.nthreads()) == 2, "both workers run")
+        with Sender(job) as sender, ThreadPoolExecutor(1) as pool:
+            for kill in range(KILLS):
+                wait_until(lambda: len(client.nthreads()) == 2, "both workers run")
+                complete()
+                before = wait_until(lambda: found if len(found := owners(job)) == GROUPS else None, "all run")
+                # The one with the fewest groups, so that there are some to move.
+                target = int(np.argmin(np.bincount([*before.values()], minlength=4)))
+                groups = [group for group, one in before.items() if one != target][:6]
+                strategy = ("progressive", "synchronised")[kill // 2 % 2]
+                moving = pool.submit(job.move_groups, "followed", groups, target, strategy)
+                if kill % 2 == 0:
+                    moving.result()
                     complete()
-                    before = wait_until(lambda: found if len(found := owners(job)) == GROUPS else None, "all run")
-                    # The one with the fewest groups, so that there are some to move.
-                    target = int(np.argmin(np.bincount([*before.values()], minlength=4)))
-                    groups = [group for group, one in before.items() if one != target][:6]
-                    strategy = ("progressive", "synchronised")[kill // 2 % 2]
-                    moving = pool.submit(job.move_groups, "followed", groups, target, strategy)
-                    if kill % 2 == 0:
-                        moving.result()
-                        complete()
-                        after = owners(job)
-                    else:
-                        with contextlib.suppress(TimeoutError):
-                            moving.exception(timeout=random.uniform(0.0, 0.05))
-                    [victim, *_] = random.permutation(sorted(client.nthreads()))
-                    os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
-                    moving.exception()
-                    wait_until(lambda: victim not in client.nthreads(), "the scheduler sees the loss")  # noqa: B023
-                    if kill % 2 == 0:
-                        again = wait_until(lambda: found if len(found := owners(job)) == GROUPS else None, "all run")
-                        assert again == after
-            finally:
-                stops.set()
-            sending.result()
+                    after = owners(job)
+                else:
+                    with contextlib.suppress(TimeoutError):
+                        moving.exception(timeout=random.uniform(0.0, 0.05))
+                [victim, *_] = random.permutation(sorted(client.nthreads()))
+                os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
+                moving.exception()
+                wait_until(lambda: victim not in client.nthreads(), "the scheduler sees the loss")  # noqa: B023
+                if kill % 2 == 0:
+                    again = wait_until(lambda: found if len(found := owners(job)) == GROUPS else None, "all run")
+                    assert again == after
         job.end_of_input()
         job.wait(**RUN)
-        rows = pa.concat_tables(sent)
+        rows = pa.concat_tables(sender.sent)
         assert counted(job) == expected(rows)
         assert_each_row_once(out, rows)
 

@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from counting_jobs import RUN
+from numbered_jobs import KEYS, Rows, credit_in_use, event_times, numbered_topology
 
 import dask_elastic as de
 from dask_elastic.vocab.errors import MoveRefused, PlanningError, SubmitError, UnknownOperator
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from oracle import STATE, following
-
-del sys.path[0]
-
-KEYS = 97
 GROUPS = 16
-SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64(), "seq": pa.int64(), "at": pa.timestamp("us", tz="UTC")})
 STRATEGIES = ("progressive", "synchronised")
 
 
 def topology(name):
-    """Two operators, one behind the other, which both follow the order of the rows of each key."""
-    made = de.Topology(name)
-    rows = made.source("rows", de.sources.Push(SCHEMA, event_time="at"))
-    first = rows.key_by("k").compute(following(), name="first", state=STATE, executors=3, shards=GROUPS)
-    again = first.map(lambda batch: batch.append_column("v", batch["seq"]), name="again")
-    second = again.key_by("k").compute(following(), name="second", state=STATE, executors=2, shards=GROUPS)
-    second.sink(de.sinks.Collect(), name="out")
-    return made
-
-
-class Rows:
-    """Sends rows of a job until it is told to stop; each key's rows are numbered."""
-
-    def __init__(self, job):
-        self.job = job
-        self.stops = False
-        self.sent = np.zeros(KEYS, np.int64)
-        self.newest = 0
-        self._random = np.random.default_rng(3)
-
-    def run(self):
-        """Send."""
-        while not self.stops:
-            self.send()
-
-    def send(self, rows=500):
-        """Send some rows."""
-        k = self._random.integers(0, KEYS, rows)
-        seq = pd.Series(k).groupby(k).cumcount().to_numpy() + self.sent[k]
-        at = self.newest + np.arange(1, rows + 1)
-        table = pa.table({"k": k, "v": self._random.integers(-9, 9, rows), "seq": seq, "at": at})
-        self.job.send(table.cast(pa.schema({**{f.name: f.type for f in SCHEMA}, "at": pa.int64()})).cast(SCHEMA))
-        self.sent += np.bincount(k, minlength=KEYS)
-        self.newest = int(at[-1])
+    """The topology of a job with three and two executors."""
+    return numbered_topology(name, 3, 2, GROUPS)
 
 
 def owners(job, operator):
@@ -71,23 +30,6 @@ def owners(job, operator):
         (group, executor) for executor, own in zip(found["executor"], found["shards"], strict=True) for group in own
     )
     return dict(pairs)
-
-
-def event_times(job, operator):
-    """The event times of an operator's executors."""
-    times = job.event_times()
-    return times[times["operator"] == operator]["event_time"]
-
-
-def credit_in_use(client, name):
-    """Bytes that the instances of a job count as not processed by their receivers."""
-
-    def used(dask_worker):
-        exchange = dask_worker.plugins["dask-elastic-worker"].runtime.job_parts[name].exchange
-        gates = [gate for targets in list(exchange._gates.values()) for gate in list(targets.values())]
-        return [(gate.used, gate.batches) for gate in gates]
-
-    return [gate for gates in client.run(used).values() for gate in gates]
 
 
 def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
@@ -123,13 +65,7 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
     counted = job.metrics()[["moves", "moves_across"]].sum()
     assert counted["moves"] == came
     assert 0 < counted["moves_across"] <= came
-    for operator in ("first", "second"):
-        state = job.state(operator).to_pandas().sort_values("k")
-        assert state["n"].tolist() == rows.sent.tolist()
-        assert state["last"].tolist() == (rows.sent - 1).tolist()
-        assert state["faults"].sum() == 0
-    assert job.collect("out").to_pandas().groupby("k").size().tolist() == rows.sent.tolist()
-    assert job.metrics()["rows"].sum() == 2 * rows.sent.sum()
+    rows.assert_followed()
     wait_until(lambda: set(credit_in_use(client, job.name)) == {(0, 0)}, "all credit has come back")
     assert len(job.state("first").to_dask()) == KEYS
 

@@ -6,14 +6,9 @@ import contextlib
 import itertools
 import os
 import signal
-import threading
-import time
 
-import dask
-import numpy as np
-import pyarrow as pa
 import pytest
-from distributed import Client, LocalCluster
+from slow_jobs import Load, expected, planning_pair, slow_topology, state_of
 
 import dask_elastic as de
 from dask_elastic.control.placement.choices import ALIASES, PLACEMENTS, SPREAD
@@ -26,67 +21,7 @@ KILLS = int(os.environ.get("HOME_KILLS", "1"))
 KEYS = 128
 EXECUTORS = 8
 """Enough that hash functions of executors, the baselines of the papers, choose both workers."""
-SLEPT = 0.001
-SCHEMA = pa.schema({"key": pa.int64(), "value": pa.int64()})
-SETTINGS = {
-    "elastic.control-period": "200ms",
-    "elastic.report-interval": "100ms",
-    "elastic.placement-period": "300ms",
-    "elastic.placement-patience": 1,
-    "elastic.placement-cooldown": "0s",
-    "elastic.placement-max-moves": EXECUTORS,
-}
-
-
-@de.per_key
-def slowly(key, rows, state):
-    time.sleep(SLEPT * rows.num_rows)
-    state["rows"] = state.get("rows", 0) + rows.num_rows
-    state["total"] = state.get("total", 0) + sum(rows["value"].to_pylist())
-
-
-def topology(name):
-    made = de.Topology(name)
-    rows = made.source("rows", de.sources.Push(SCHEMA))
-    state = {"rows": pa.int64(), "total": pa.int64()}
-    rows.key_by("key").compute(slowly, state=state, name="slow", executors=EXECUTORS, shards=16)
-    return made
-
-
-class Load:
-    """Sends rows of a job, six hundred per second, until it is stopped."""
-
-    def __init__(self, job):
-        self.job, self.sent = job, []
-        self._random = np.random.default_rng(7)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error):
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self):
-        while not self._stopped.wait(0.05):
-            columns = [self._random.integers(0, KEYS, 30), self._random.integers(-9, 9, 30)]
-            table = pa.table(columns, schema=SCHEMA)
-            self.job.send(table, wait=True)
-            self.sent.append(table)
-
-
-def expected(tables):
-    """Return rows and totals by key, as one process computes them."""
-    rows = pa.concat_tables(tables).group_by("key").aggregate([("value", "count"), ("value", "sum")])
-    return {key: (count, total) for key, count, total in zip(*(column.to_pylist() for column in rows), strict=True)}
-
-
-def state_of(job):
-    state = job.state("slow").to_arrow().select(["key", "rows", "total"])
-    return {key: (count, total) for key, count, total in zip(*(column.to_pylist() for column in state), strict=True)}
+SETTINGS = {"elastic.placement-max-moves": EXECUTORS}
 
 
 def moves(job):
@@ -103,12 +38,8 @@ def keep(client, address):
 
 @pytest.fixture(scope="module")
 def pair():
-    """A client of two worker processes with two threads each."""
-    with (
-        dask.config.set(SETTINGS),
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    """A client of two worker processes."""
+    with planning_pair(**SETTINGS) as client:
         yield client
 
 
@@ -118,13 +49,15 @@ def crowded(client, placement, wait_until, **options):
     wait_until(lambda: len(client.nthreads()) == 2, "both workers run")
     left, stays = sorted(client.nthreads())
     de.retire(left, client, timeout="100s")
-    job = de.submit(topology(f"live-{placement}"), client, placement=placement, latency_target=None, **options)
+    job = de.submit(
+        slow_topology(f"live-{placement}", EXECUTORS), client, placement=placement, latency_target=None, **options
+    )
 
     def state_bytes():
         [found] = job.snapshots(1)[-1:] or [None]
         return [] if found is None else [one.state_bytes for run in found.jobs for one in run.executors]
 
-    with Load(job) as load:
+    with Load(job, range(KEYS)) as load:
         wait_until(lambda: state_bytes() and all(state_bytes()), "all executors have state")
         assert set(job.assignment()["home"]) == {stays}
         keep(client, left)
@@ -155,11 +88,7 @@ def test_planner_moves_homes_of_running_job_and_state_is_exact(pair, wait_until,
 
 @pytest.mark.parametrize("placement", [*itertools.islice(itertools.cycle(["flux", *PLANNERS]), min(KILLS, 14))])
 def test_worker_that_is_killed_while_planner_moves_homes_loses_no_row(wait_until, tmp_path, placement):
-    with (
-        dask.config.set(SETTINGS),
-        LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with planning_pair(**SETTINGS) as client:
         options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_interval": "300ms", "restart_attempts": 100}
         with crowded(client, placement, wait_until, **options) as (job, load, free):
             process = client.run(os.getpid)[free]
