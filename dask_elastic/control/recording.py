@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, HomeForecast, StrategyCost
 from dask_elastic.vocab.row_counts import RowCounts
@@ -220,7 +221,9 @@ def _plain(record: Any) -> dict[str, Any]:
 
 def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
     arrays = {name: _encode(getattr(executor, name)) for name in _ARRAYS}
-    return _plain(executor) | arrays | {"executor": _names(executor.executor), "cores": _pairs(executor.cores)}
+    flows = [[flow.operator, *map(_encode, (flow.source, flow.target, flow.rate))] for flow in executor.flows]
+    own = {"executor": _names(executor.executor), "cores": _pairs(executor.cores), "flows": flows}
+    return _plain(executor) | arrays | own
 
 
 def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
@@ -229,11 +232,17 @@ def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
         "executor": _identity(value["executor"]),
         "cores": _mapping(value["cores"]),
         "traffic": tuple(Traffic(*part) for part in value.get("traffic", ())),
+        "flows": tuple(_flow(*part) for part in value.get("flows", ())),
     }
     if value.get("windows") is not None:
         own["windows"] = RowCounts(*value["windows"])
     own["computes"] = tuple(_compute(*part) for part in value.get("computes", ()))
     return ExecutorSnapshot(**{**value, **arrays, **own})
+
+
+def _flow(operator: str, source: str, target: str, rate: str) -> GroupFlow:
+    arrays = [np.frombuffer(base64.b64decode(text, validate=True), dtype="<f8") for text in (source, target, rate)]
+    return GroupFlow(operator, arrays[0].astype(np.int64), arrays[1].astype(np.int64), arrays[2].astype(np.float64))
 
 
 def _compute(

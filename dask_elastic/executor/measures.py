@@ -22,6 +22,7 @@ from dask_elastic.meters import (
     ShardLoad,
 )
 from dask_elastic.vocab.compute_measure import ComputeMeasure
+from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.window_costs import WindowCosts
@@ -107,6 +108,8 @@ class ExecutorMeasure:
         Seconds of a round trip to its remote tasks, the mean over these; None without any.
     arriving_load : numpy.ndarray or None
         Busy seconds per second that the rows which arrive for each key group require; None where groups do not move.
+    flows : tuple of GroupFlow
+        Traffic from its key groups to those of other operators, where groups move.
     """
 
     executor: ExecutorId
@@ -145,6 +148,7 @@ class ExecutorMeasure:
     computes: tuple[ComputeMeasure, ...] = ()
     hop: float | None = None
     arriving_load: NDArray[np.float64] | None = None
+    flows: tuple[GroupFlow, ...] = ()
 
 
 class Measures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.compute_clock import ComputeClock
 from dask_elastic.executor.fused.fused_compute import fused_computes
+from dask_elastic.executor.groups.traffic_sampler import TrafficSampler
 from dask_elastic.executor.joins.asof_join import AsOfJoin
 from dask_elastic.executor.joins.interval_join import IntervalJoin
 from dask_elastic.executor.joins.make_join import make_join
@@ -20,6 +22,7 @@ from dask_elastic.executor.windows.count_logic import CountLogic
 from dask_elastic.executor.windows.session_logic import SessionLogic
 from dask_elastic.executor.windows.window_functions import WindowFunctions
 from dask_elastic.executor.windows.window_logic import WindowLogic
+from dask_elastic.meters.group_flows import GroupFlows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
@@ -73,6 +76,8 @@ class Processor:
         self.closed: Callable[[], None] = lambda: None
         self.costs: EvaluationCosts | None = None
         self.error_policy = error_policy
+        self._spaces = spaces
+        self._sampler: TrafficSampler | None = None
         self._fused = fused_computes(component, task, store, spaces, error_policy) if component.fused else {}
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home, self._fused, tables)
         self.session = store.session(task)
@@ -120,8 +125,17 @@ class Processor:
         for one in (self._clock, *(fused.clock for fused in self._fused.values())) if self._fused else ():
             one.read = clock
 
+    def sample_traffic(
+        self, flows: GroupFlows, lock: AbstractContextManager[object], clock: Callable[[], float]
+    ) -> None:
+        """Sample the traffic from key groups; parameters are those of `TrafficSampler`."""
+        self._sampler = TrafficSampler(flows, self.name, self._spaces, lock, clock)
+
     def process(self, batch: Batch) -> list[Delivery]:
-        """Process one batch, or one state record, as a unit and route its outputs."""
+        """Process one batch, or one state record, and route its outputs; in two parts if traffic is sampled."""
+        return self._process(batch) if self._sampler is None else self._sampler.process(batch, self._process)
+
+    def _process(self, batch: Batch) -> list[Delivery]:
         if isinstance(batch.record, PartialsMoved):
             assert isinstance(self.windows, WindowLogic), "only windows whose partials can be merged hand them over"
             self.windows.merge(batch, self.error_policy)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
 
@@ -131,6 +132,8 @@ class ExecutorSnapshot:
         Busy seconds per second of each shard; of each key group where these move, what arriving rows require.
     shard_bytes : array of float, optional
         Bytes of state of each shard.
+    flows : tuple of GroupFlow
+        Sampled traffic from its key groups to those of other operators, where groups move.
 
     Attributes
     ----------
@@ -162,6 +165,7 @@ class ExecutorSnapshot:
     hop: float | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
+    flows: tuple[GroupFlow, ...] = field(default=(), repr=False)
     # Set on each instance; not a field, since it follows from `cores`.
     total_cores: ClassVar[int]
 

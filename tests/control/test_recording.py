@@ -19,6 +19,7 @@ from dask_elastic.control.recording import (
     snapshot_to_dict,
 )
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, HomeForecast, StrategyCost
 from dask_elastic.vocab.row_counts import RowCounts
@@ -38,6 +39,9 @@ def snapshots(draw):
         )
     )
     places = st.integers(0, max(len(nodes) - 1, 0))
+    numbers = st.lists(st.integers(-1, 2**31), max_size=3).map(lambda found: np.array(found, np.int64))
+    rates = st.lists(st.floats(0.0, 1e9), max_size=3).map(lambda found: np.array(found, np.float64))
+    flows = st.builds(GroupFlow, names, numbers, numbers, rates)
     executors = st.builds(
         ExecutorSnapshot,
         executor=st.builds(ExecutorId, names, st.integers(0, 99)),
@@ -60,6 +64,7 @@ def snapshots(draw):
         traffic=st.lists(st.builds(Traffic, names, st.integers(0, 99), positive), max_size=3).map(tuple),
         shard_load=arrays,
         shard_bytes=arrays,
+        flows=st.lists(flows, max_size=2).map(tuple),
     )
     jobs = st.builds(
         JobSnapshot,
@@ -108,7 +113,7 @@ def test_recording_of_earlier_release_has_neither_traffic_nor_memory():
     snapshot = Snapshot(1.0, (NodeSnapshot("a", "h", 4),), (JobSnapshot("j", 1, (executor,)),))
     plain = snapshot_to_dict(snapshot)
     del plain["nodes"][0]["memory"], plain["jobs"][0]["sources"], plain["jobs"][0]["placement"]
-    del plain["jobs"][0]["executors"][0]["traffic"]
+    del plain["jobs"][0]["executors"][0]["traffic"], plain["jobs"][0]["executors"][0]["flows"]
     assert same(snapshot_from_dict(plain), snapshot)
 
 

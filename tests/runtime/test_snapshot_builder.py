@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows, Instan
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.snapshot_log import EXECUTOR_BYTES, SnapshotLog
+from dask_elastic.vocab.group_flow import OTHERS, GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
@@ -77,6 +78,15 @@ def test_snapshot_has_traffic_of_executors_nodes_of_sources_and_memory_of_worker
     assert job.executors[1].traffic == ()
     assert (job.placement, job.sources) == ("flux", (SourceHome("rows", 0, 0),))
     assert [node.memory for node in taken.nodes] == [2**30, 2**30]
+
+
+def test_snapshot_has_traffic_of_key_groups(fake):
+    coordinator, _, record = submitted(fake, {"h1:1": 2})
+    flow = GroupFlow("op1", np.array([1, 1]), np.array([3, OTHERS]), np.array([900.0, 100.0]))
+    reported(fake, record, 0, fake.measure("op0", 0, flows=(flow,)))
+    [found] = snapshot(coordinator).jobs[0].executors[0].flows
+    assert (found.operator, found.source.tolist(), found.target.tolist()) == ("op1", [1, 1], [3, OTHERS])
+    assert found.rate.tolist() == [900.0, 100.0]
 
 
 def test_traffic_of_stale_report_is_left_out(fake):

@@ -1,13 +1,16 @@
 """Decides which key groups move from one executor to another, where each executor has one core.
 
 Goal
-    The executors of an operator are loaded evenly, and little state moves.
+    The executors of an operator are loaded evenly, groups are on the nodes of those that they communicate with, and
+    little state moves.
 Method
     Snapshots are collected for one period. The mean loads of the groups make a placement problem for each operator,
-    with the executors as bins, which the job's planner solves within a budget of bytes. Groups move only if plans gain
-    enough in several periods in a row: in mini-migrations of few groups, or all at once if upstream instances pause.
+    with the executors as bins, which the job's planner solves within a budget of bytes. A planner that collocates
+    groups also gets the traffic with the groups of other operators, which stay meanwhile: operators are planned one
+    after the other. Groups move only if plans gain enough in several periods in a row: in mini-migrations of few
+    groups, or all at once if upstream instances pause.
 Not done
-    Traffic between groups, which is not measured; nodes, since executors keep their homes.
+    Load of nodes, since executors keep their homes.
 
 Notes
 -----
@@ -16,15 +19,18 @@ ALBIC, sections 3 and 4.1; State migration, section 3.2.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.placement.group_strategies import GroupsMoving, MeasuredGroupMoves, group_costs
+from dask_elastic.control.placement.group_traffic import NodeTraffic, node_traffic
 from dask_elastic.control.placement.planners import home_planner
+from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS
 from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
@@ -34,7 +40,7 @@ from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.plan import StrategyCost
-from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,6 +65,9 @@ class GroupDecision:
         How far the most loaded executor is from the mean, as a share of it, now and afterwards.
     strategy : {"progressive", "synchronised"}
         How the groups move.
+    collocation, planned_collocation : float
+        The share of the traffic of the groups that stays on its node, now and afterwards; 1 if none is measured, or
+        the planner does not read it.
     expected : tuple of GroupsMoving
         What is expected of each of the moves.
     costs : tuple of StrategyCost
@@ -75,6 +84,41 @@ class GroupDecision:
     strategy: str = PROGRESSIVE
     expected: tuple[GroupsMoving, ...] = ()
     costs: tuple[StrategyCost, ...] = ()
+    collocation: float = 1.0
+    planned_collocation: float = 1.0
+
+
+@dataclass(eq=False)
+class _Operator:
+    """What is known of one operator of a job when its groups are planned."""
+
+    snapshot: Snapshot
+    job: JobSnapshot
+    name: str
+    owners: dict[str, npt.NDArray[np.int64]]
+    load: Floats
+    nbytes: Floats
+
+    @property
+    def current(self) -> npt.NDArray[np.int64]:
+        """The executor of each group."""
+        return self.owners[self.name]
+
+    @property
+    def executors(self) -> list[ExecutorSnapshot]:
+        """Its executors."""
+        return [one for one in self.job.executors if one.executor.component == self.name]
+
+    @property
+    def collocates(self) -> bool:
+        """Whether the planner of the job reads traffic."""
+        return Purpose.of(self.job.placement) is Purpose.TRAFFIC
+
+    def traffic(self) -> NodeTraffic | None:
+        """Return the traffic of its groups; None if the planner does not read it."""
+        if not self.collocates:
+            return None
+        return node_traffic(self.job.executors, self.name, self.owners, len(self.snapshot.nodes))
 
 
 @dataclass
@@ -85,6 +129,7 @@ class _Memory:
     moved_at: float = -np.inf
     owners: npt.NDArray[np.int64] | None = None
     settled_at: float = -np.inf
+    history: deque[Floats] = field(default_factory=deque)
 
 
 class GroupPlanning:
@@ -150,15 +195,18 @@ class GroupPlanning:
         found = []
         for job in snapshots[-1].jobs if snapshots else ():
             chosen = (strategies or {}).get(job_key(job), {})
-            for operator, of in owners.get(job_key(job), {}).items():
-                current = np.array(of, dtype=np.int64)
-                since = self._memory(job_key(job), operator).settled_at
+            placed = {name: np.array(of, dtype=np.int64) for name, of in owners.get(job_key(job), {}).items()}
+            for name in [*placed]:
+                since = self._memory(job_key(job), name).settled_at
                 settled = [snapshot for snapshot in snapshots if snapshot.now >= since]
-                load, nbytes = _mean_loads(settled, job, operator, len(current))
-                if load is not None:
-                    made = self._decision(snapshots[-1], job, operator, current, load, nbytes)
-                    strategy = chosen.get(operator, PROGRESSIVE)
-                    found.append(self._weighed(made, job, current, load, nbytes, strategy) if made.moves else made)
+                load, nbytes = _mean_loads(settled, job, name, len(placed[name]))
+                if load is None:
+                    continue
+                operator = _Operator(snapshots[-1], job, name, placed, load, nbytes)
+                made = self._decision(operator)
+                found.append(self._weighed(made, operator, chosen.get(name, PROGRESSIVE)) if made.moves else made)
+                # The groups of the next operators follow to where these will be.
+                placed = {**placed, name: _after(placed[name], made.moves)}
         return tuple(found)
 
     def moved(self, job: JobKey, operator: str, now: float, report_interval: float) -> None:
@@ -181,76 +229,67 @@ class GroupPlanning:
     def _memory(self, job: JobKey, operator: str) -> _Memory:
         return self._memories.setdefault((job, operator), _Memory())
 
-    def _decision(
-        self,
-        snapshot: Snapshot,
-        job: JobSnapshot,
-        operator: str,
-        current: npt.NDArray[np.int64],
-        load: Floats,
-        nbytes: Floats,
-    ) -> GroupDecision:
-        settings = self.settings
-        memory = self._memory(job_key(job), operator)
+    def _decision(self, operator: _Operator) -> GroupDecision:
+        settings, job, current = self.settings, operator.job, operator.current
+        memory = self._memory(job_key(job), operator.name)
         if memory.owners is not None and (memory.owners != current).any():
             # Not when a plan is made: it may not be carried out.
-            memory.moved_at = snapshot.now
+            memory.moved_at = operator.snapshot.now
         memory.owners = current
-        homes = [one.home for one in job.executors if one.executor.component == operator]
-        problem = PlacementProblem(load, current, len(homes), state_bytes=nbytes, max_cost=settings.budget_bytes)
-        now = _distance(problem, problem.current)
-        if why := self._rest(problem, now, snapshot.now - memory.moved_at):
+        earlier = np.array(memory.history) if memory.history else None
+        memory.history = deque([*memory.history, operator.load], maxlen=settings.windows)
+        problem = PlacementProblem(
+            operator.load, current, len(operator.executors), state_bytes=operator.nbytes, history=earlier,
+            max_cost=settings.budget_bytes,
+        )  # fmt: skip
+        traffic = operator.traffic()
+        now = _quality(problem, traffic, current)
+        head = *job_key(job), operator.name
+        if why := self._rest(problem, now, operator, memory):
             memory.worthwhile = 0
-            return _decided(job, operator, (), now, now, why)
+            return _decided(head, (), now, now, why)
         try:
-            placement = home_planner(job.placement).plan(problem, settings.seed)
+            posed = problem if traffic is None else traffic.added_to(problem)
+            bin = home_planner(job.placement).plan(posed, settings.seed).bin[: problem.groups]
         except PlanningError as error:
             # The groups of other jobs, and of other operators, move nevertheless.
             memory.worthwhile = 0
-            return _decided(job, operator, (), now, now, f"no plan, so groups stay: {error}")
-        then = _distance(problem, placement.bin)
-        moved = np.flatnonzero(placement.bin != problem.current).tolist()
-        gains = bool(moved) and now - then >= settings.least_gain
+            return _decided(head, (), now, now, f"no plan, so groups stay: {error}")
+        then = _quality(problem, traffic, bin)
+        moved = np.flatnonzero(bin != problem.current).tolist()
+        gains = bool(moved) and max(now[0] - then[0], then[1] - now[1]) >= settings.least_gain
         memory.worthwhile = memory.worthwhile + 1 if gains else 0
         if memory.worthwhile < settings.patience:
             why = f"a plan must gain in {settings.patience} periods in a row before groups move."
-            return _decided(job, operator, (), now, then, why if gains else "no plan gains enough, so groups stay.")
+            return _decided(head, (), now, then, why if gains else "no plan gains enough, so groups stay.")
         if job.dry_run:
-            listed = ", ".join(f"{group} to executor {placement.bin[group]}" for group in moved)
-            return _decided(job, operator, (), now, then, f"a dry run: these groups would move: {listed}.")
+            listed = ", ".join(f"{group} to executor {bin[group]}" for group in moved)
+            return _decided(head, (), now, then, f"a dry run: these groups would move: {listed}.")
         memory.worthwhile = 0
+        homes = [one.home for one in operator.executors]
         transfers = [
-            GroupTransfer(
-                group, int(placement.bin[group]), homes[current[group]], homes[placement.bin[group]], int(nbytes[group])
-            )
+            GroupTransfer(group, int(bin[group]), homes[current[group]], homes[bin[group]], int(operator.nbytes[group]))
             for group in moved
         ]
         minis = mini_migrations(transfers, settings.max_moves)
         moves = tuple({one.group: one.executor for one in mini} for mini in minis)
-        return _decided(job, operator, moves, now, then, "groups move so that the executors are loaded evenly.")
+        return _decided(head, moves, now, then, "groups move for balance, or for less traffic between workers.")
 
-    def _rest(self, problem: PlacementProblem, distance: float, rested: float) -> str:
+    def _rest(self, problem: PlacementProblem, now: tuple[float, float], operator: _Operator, memory: _Memory) -> str:
         """Return why groups stay without a plan, as a sentence for people; empty if there should be one."""
         settings = self.settings
         if problem.mean < settings.least_use:
             return "the executors are hardly busy, so groups stay."
-        if distance < settings.least_gain:
+        if now[0] < settings.least_gain and not (operator.collocates and 1 - now[1] >= settings.least_gain):
             return "the executors are loaded evenly enough, so groups stay."
-        if rested < settings.cooldown:
+        if operator.snapshot.now - memory.moved_at < settings.cooldown:
             return f"groups have moved within the last {settings.cooldown:g} s, so they stay."
         return ""
 
-    def _weighed(
-        self,
-        decision: GroupDecision,
-        job: JobSnapshot,
-        current: npt.NDArray[np.int64],
-        load: Floats,
-        nbytes: Floats,
-        strategy: str,
-    ) -> GroupDecision:
+    def _weighed(self, decision: GroupDecision, operator: _Operator, strategy: str) -> GroupDecision:
         """Return a decision with its strategy, and what both strategies cost."""
-        executors = [one for one in job.executors if one.executor.component == decision.operator]
+        executors, current = operator.executors, operator.current
+        load, nbytes = operator.load, operator.nbytes
         drains = np.array([one.queue / one.service_rate if one.service_rate else 0.0 for one in executors])
         rows = sum(max(one.arrival_rate, one.throughput) for one in executors)
         share = load / load.sum()
@@ -272,13 +311,27 @@ class GroupPlanning:
 
 
 def _decided(
-    job: JobSnapshot, operator: str, moves: tuple[dict[int, int], ...], now: float, then: float, reason: str
+    head: tuple[str, int, str],
+    moves: tuple[dict[int, int], ...],
+    now: tuple[float, float],
+    then: tuple[float, float],
+    reason: str,
 ) -> GroupDecision:
-    return GroupDecision(*job_key(job), operator, moves, reason, now, then)
+    return GroupDecision(*head, moves, reason, now[0], then[0], collocation=now[1], planned_collocation=then[1])
 
 
-def _distance(problem: PlacementProblem, bin: npt.NDArray[np.int64]) -> float:
-    return load_distance(problem, bin) / problem.mean if problem.mean > 0 else 0.0
+def _after(current: npt.NDArray[np.int64], moves: tuple[dict[int, int], ...]) -> npt.NDArray[np.int64]:
+    """Return the owners of groups after some moves."""
+    after = current.copy()
+    for move in moves:
+        after[[*move]] = [*move.values()]
+    return after
+
+
+def _quality(problem: PlacementProblem, traffic: NodeTraffic | None, bin: npt.NDArray[np.int64]) -> tuple[float, float]:
+    """Return the load distance as a share of the mean, and the share of the traffic within nodes."""
+    distance = load_distance(problem, bin) / problem.mean if problem.mean > 0 else 0.0
+    return distance, 1.0 if traffic is None else traffic.within(bin)
 
 
 def _mean_loads(

@@ -19,6 +19,7 @@ from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import Work
+from dask_elastic.meters.group_flows import GroupFlows
 from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS, ShardArrivals
 from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.arrow_arrays import array_of
@@ -49,6 +50,8 @@ class GroupExecutor(ElasticExecutor):
         The groups that it owns: their rows come here, and their state is here.
     exchange : Exchange or None
         Its part in the move of groups that is in progress.
+    flows : GroupFlows
+        The samples of the traffic that its groups send, under its lock.
 
     Notes
     -----
@@ -68,6 +71,7 @@ class GroupExecutor(ElasticExecutor):
         self.owned: set[int] = set()
         self.exchange: Exchange | None = None
         self._grid = kwargs.get("grid")
+        self.flows = GroupFlows()
         self._measure_anew()
         for group in {*range(self.routes.space.shards)} - {*groups}:
             self.store.revoke(group)
@@ -99,7 +103,9 @@ class GroupExecutor(ElasticExecutor):
         measured = super().measure(now)
         with self.lock:
             load = self.measures.arriving_load(self.routes.backlog(), self.routes.in_flight(), now)
-        return replace(measured, arriving_load=load)
+            rows = self.measures.demand.per_second()
+            flows = () if rows is None else self.flows.measured(now, rows)
+        return replace(measured, arriving_load=load, flows=flows)
 
     def assignment(self) -> tuple[np.ndarray, dict[int, int]]:
         """Return the task of each group, `NO_OWNER` for those that it does not own, and the node of the task."""

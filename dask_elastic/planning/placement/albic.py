@@ -202,10 +202,12 @@ def _rows(label: Ints, apart: Ints, order: Ints) -> Iterator[tuple[int, int]]:
 
 
 def _target(whole: PlacementProblem, label: Ints, first: int, second: int) -> int:
-    """Return the bin for a pair: that of the part that is a set of several, else the less loaded live one."""
+    """Return the bin for a pair: that of the part that is pinned or a set of several, else the less loaded live one."""
     one, other = int(whole.current[first]), int(whole.current[second])
     if whole.draining[one] or whole.draining[other]:
         return other if whole.draining[one] else one
+    if whole.pinned[first] != whole.pinned[second]:
+        return one if whole.pinned[first] else other
     many = np.bincount(label)[[first, second]] > 1
     if many[0] != many[1]:
         return one if many[0] else other

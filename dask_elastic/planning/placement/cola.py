@@ -101,7 +101,7 @@ class Cola:
 
 
 def _pack(problem: PlacementProblem, label: Ints, size: Floats) -> Ints:
-    """Pack parts on bins, heaviest first; among equal bins, parts go where they keep most state."""
+    """Pack parts on bins, heaviest first; equal bins are exchanged for traffic with pinned groups, then for state."""
     shares = np.where(problem.live, 0.0, np.inf)
     place = np.zeros(len(size), dtype=np.int64)
     for part in np.argsort(-size, kind="stable").tolist():
@@ -110,4 +110,17 @@ def _pack(problem: PlacementProblem, label: Ints, size: Floats) -> Ints:
     bin = place[label]
     if problem.capacity is not None:
         return bin
-    return match(problem, np.searchsorted(np.unique(bin), bin), problem.current)
+    packed = np.searchsorted(np.unique(bin), bin)
+    return match(problem, packed, problem.current, _drawn(problem, packed))
+
+
+def _drawn(problem: PlacementProblem, label: Ints) -> Floats | None:
+    """Return the traffic of each set with the pinned groups of each bin, which in all counts twice as much as state."""
+    fixed = np.flatnonzero(problem.pinned & problem.placed)
+    if problem.traffic is None or not len(fixed):
+        return None
+    both = (problem.traffic + problem.traffic.T).tocsc()[:, fixed].tocoo()
+    drawn = np.zeros((int(label.max()) + 1, problem.bins))
+    np.add.at(drawn, (label[both.row], problem.current[fixed][both.col]), both.data)
+    whole = float(drawn.sum())
+    return 2 * drawn / whole if whole > 0 else None

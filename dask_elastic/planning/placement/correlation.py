@@ -210,7 +210,7 @@ def _most_similar(leaving: Mask, similarity: Floats, size: Floats, most: float) 
     return some
 
 
-def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
+def match(problem: PlacementProblem, label: Ints, bin: Ints, drawn: Floats | None = None) -> Ints:
     """Match sets of groups to live bins so that least state moves, then fewest groups.
 
     Further ties: heavy sets go to bins of much capacity, then of little load.
@@ -223,6 +223,8 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
         The set of each group; no more sets than live bins.
     bin : array of int
         The bin of each group.
+    drawn : array of float, sets × bins, optional
+        How much draws each set to each bin besides its state, which counts 1 in all.
 
     Returns
     -------
@@ -242,6 +244,8 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints) -> Ints:
     kept = np.zeros((int(label.max(initial=0)) + 1, problem.bins))
     there = bin >= 0
     np.add.at(kept, (label[there], bin[there]), worth[there])
+    if drawn is not None:
+        kept += drawn
     load = np.bincount(label[there], problem.weight[there], len(kept)) / (float(problem.weight.sum()) or 1.0)
     room = problem.strength / problem.strength.sum() - 0.01 * problem.shares(bin) / (problem.mean or 1.0)
     kept += 1e-8 / max(problem.groups, 1) * load[:, None] * room[None, :]

@@ -138,6 +138,9 @@ class ExecutorDetail:
     traffic : tuple of (str, int, float)
         Component and number of upstream instances, and the bytes per second from them, the heaviest ones first. Plain
         values, so that the scheduler's event loop does not convert them.
+    flows : tuple of (str, bytes, bytes, bytes)
+        Traffic from its key groups, see `GroupFlow`: the operator, the groups that send and those that receive, int32,
+        and bytes per second, float32, little-endian. Empty where groups do not move.
     """
 
     latency_now: bytes
@@ -147,6 +150,7 @@ class ExecutorDetail:
     shard_bytes: bytes
     jumps: int
     traffic: Any = ()
+    flows: Any = ()
 
 
 IDLE_SECONDS = 1.0

@@ -14,6 +14,7 @@ from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, report_seconds
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 
@@ -189,6 +190,7 @@ def _executor(
         traffic=tuple(map(Traffic._make, detail.traffic)) if fresh else (),
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
+        flows=tuple(_flow(*flow) for flow in detail.flows) if fresh else (),
     )
 
 
@@ -207,6 +209,11 @@ def _is_idle(view: JobView) -> bool:
 
 def _numbers(data: bytes) -> NDArray[np.float64]:
     return np.frombuffer(data, dtype="<f4").astype(np.float64)
+
+
+def _flow(operator: str, source: bytes, target: bytes, rate: bytes) -> GroupFlow:
+    source_of, target_of = (np.frombuffer(data, dtype="<i4").astype(np.int64) for data in (source, target))
+    return GroupFlow(operator, source_of, target_of, _numbers(rate))
 
 
 def _latency(last: Iterable[Measured], pause: Callable[[], None]) -> tuple[float | None, float | None]:

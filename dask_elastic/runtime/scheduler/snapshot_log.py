@@ -86,6 +86,7 @@ def _size(snapshot: Snapshot) -> int:
         for array in (executor.shard_load, executor.shard_bytes)
         if array is not None
     )
+    flows = sum(flow.nbytes for job in snapshot.jobs for executor in job.executors for flow in executor.flows)
     traffic = sum(len(executor.traffic) for job in snapshot.jobs for executor in job.executors)
     executors = sum(len(job.executors) for job in snapshot.jobs)
-    return sum(arrays) + EXECUTOR_BYTES * executors + TRAFFIC_BYTES * traffic
+    return sum(arrays) + flows + EXECUTOR_BYTES * executors + TRAFFIC_BYTES * traffic

@@ -17,6 +17,7 @@ from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.event_times import event_times
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.vocab.group_flow import GroupFlow
 
 
 def part_report(job_part: JobPart) -> PartReport:
@@ -117,4 +118,11 @@ def _detail(measure: ExecutorMeasure) -> ExecutorDetail:
         shard_bytes=measure.shard_bytes.astype("<f4").tobytes(),
         jumps=measure.jumps,
         traffic=tuple((*origin, rate) for origin, rate in measure.traffic),
+        flows=tuple(map(_flow, measure.flows)),
     )
+
+
+def _flow(flow: GroupFlow) -> tuple[str, bytes, bytes, bytes]:
+    arrays = flow.source.astype("<i4"), flow.target.astype("<i4"), flow.rate.astype("<f4")
+    source, target, rate = (array.tobytes() for array in arrays)
+    return flow.operator, source, target, rate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractContextManager, closing
 from typing import Protocol
 
 from dask_elastic.executor import instructions as do
@@ -11,6 +12,7 @@ from dask_elastic.executor.drivers.group_driver import GroupDriver
 from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.piece import Block, Piece
+from dask_elastic.executor.processor import Processor
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.surroundings import Surroundings
@@ -125,6 +127,13 @@ class GroupFibers(ExecutorFibers):
         yield from self.drive(self.driver.receive_groups(groups))
 
     # what the driver asks for (GroupHost)
+
+    def processor(self, task: int) -> AbstractContextManager[Processor]:
+        """Return the logic of a task, which samples traffic as often as it may."""
+        sinks = self.world.placement.node_of(self.identity)
+        made = self.world.processor(self.component, task, self.executor.store, sinks)
+        made.sample_traffic(self.executor.flows, self.executor.lock, self.now)
+        return closing(made)
 
     def finished(self) -> FiberSteps:
         """Tell the next receivers that the executor has delivered its last output.

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from slow_jobs import Load, expected, planning_pair, slow_topology, state_of
+from slow_jobs import Load, expected, planning_pair, slow_chain, slow_topology, state_of
 
 import dask_elastic as de
 from dask_elastic.vocab.errors import SubmitError
@@ -14,9 +14,10 @@ from dask_elastic.vocab.errors import SubmitError
 EXECUTORS, GROUPS = 4, 16
 
 
-def owners(job):
+def owners(job, operator="slow"):
     """The executor of each key group."""
     found = job.assignment()
+    found = found[found["operator"] == operator]
     pairs = ((group, one) for one, own in zip(found["executor"], found["shards"], strict=True) for group in own)
     return dict(pairs)
 
@@ -43,6 +44,7 @@ def pair():
         ("flux", "auto", "(?:progressive|synchronised)"),
         ("eager", "synchronised", "synchronised"),
         ("milp", "progressive", "progressive"),
+        ("correlation", "progressive", "progressive"),
     ],
 )
 def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(
@@ -66,6 +68,40 @@ def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(
     job.wait(progress=False)
     assert state_of(job) == expected(load.sent)
     assert moved.str.contains(r"Rows wait for \S+ row-seconds if .*, \S+ if ").all()
+
+
+def workers(job, operator):
+    """The worker of each key group."""
+    placed = job.assignment()
+    homes = placed[placed["operator"] == operator].set_index("executor")["home"]
+    return {group: homes[executor] for group, executor in owners(job, operator).items()}
+
+
+@pytest.mark.parametrize("placement", ["albic", "cola"])
+def test_planner_brings_groups_to_the_worker_of_those_that_they_communicate_with(pair, wait_until, placement):
+    pytest.importorskip("highspy")
+    pytest.importorskip("pymetis")
+    options = {"placement": placement, "paradigm": "resource-centric", "migration": "progressive", "name": placement}
+    job = de.submit(slow_chain("chain", executors=2), pair, **options)
+    busy = [*range(0, GROUPS, 2)]
+
+    def apart():
+        ahead, behind = workers(job, "ahead"), workers(job, "behind")
+        return [group for group in busy if ahead[group] != behind[group]]
+
+    # Executors stay loaded evenly if groups are exchanged.
+    before = owners(job, "behind")
+    exchanged = [next(group for group in busy if before[group] == one) for one in (0, 1)]
+    for group in exchanged:
+        job.move_groups("behind", [group], 1 - before[group])
+    with Load(job, keys_of_groups(busy)) as load:
+        wait_until(lambda: not apart(), "groups that communicate are on one worker")
+    job.end_of_input()
+    job.wait(progress=False)
+    for operator in ("ahead", "behind"):
+        assert state_of(job, operator) == expected(load.sent)
+    reasons = job.decisions()["reason"]
+    assert reasons.str.contains(rf"Placement '{placement}'.*Traffic within workers \d+%, 100% afterwards.").any()
 
 
 def test_placements_of_consecutive_groups_are_refused(pair):

@@ -24,14 +24,15 @@ SETTINGS = {
 }
 
 
-def slowly(seconds=0.001):
-    """Logic that takes some seconds for each row, and keeps the rows and their total."""
+def slowly(seconds=0.001, emits=False):
+    """Logic that takes some seconds for each row, keeps the rows and their total, and perhaps emits the rows."""
 
     @de.per_key
     def process(key, rows, state):
         time.sleep(seconds * rows.num_rows)
         state["rows"] = state.get("rows", 0) + rows.num_rows
         state["total"] = state.get("total", 0) + sum(rows["value"].to_pylist())
+        return rows if emits else None
 
     return process
 
@@ -41,6 +42,15 @@ def slow_topology(name, executors):
     made = de.Topology(name)
     rows = made.source("rows", de.sources.Push(SCHEMA))
     rows.key_by("key").compute(slowly(), state=STATE, name="slow", executors=executors, shards=16)
+    return made
+
+
+def slow_chain(name, executors):
+    """A topology of two such operators; each of the 16 key groups of the first sends to one of the second."""
+    made = de.Topology(name)
+    rows = made.source("rows", de.sources.Push(SCHEMA)).key_by("key")
+    options = {"state": STATE, "executors": executors, "shards": 16}
+    rows.compute(slowly(emits=True), name="ahead", **options).key_by("key").compute(slowly(), name="behind", **options)
     return made
 
 

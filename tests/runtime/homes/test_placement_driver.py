@@ -13,8 +13,8 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import Decisions, MoveExecutor
 from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.scheduler.control.periodic_planning import PLANNING_SHARE
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.runtime.scheduler.homes.placement_driver import PLANNING_SHARE
 from dask_elastic.vocab.errors import CheckpointError, MoveRefused
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove, StrategyCost

@@ -16,6 +16,7 @@ from group_scenario import (
 )
 from merged_group_scenario import WindowGroups
 
+from dask_elastic.executor.groups import traffic_sampler
 from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
@@ -224,7 +225,18 @@ def gaining_executors_get_no_end_mark(monkeypatch):
     )  # fmt: skip
 
 
+def rest_of_a_sampled_batch_is_not_processed(monkeypatch):
+    real = traffic_sampler._part
+    monkeypatch.setattr(traffic_sampler, "_part", lambda batch, chosen: real(batch, chosen if chosen[0] else ~chosen))
+
+
+def sampled_group_is_processed_again_with_the_rest(monkeypatch):
+    monkeypatch.setattr(traffic_sampler, "_part", lambda batch, chosen: batch)
+
+
 MUTANTS = {
+    rest_of_a_sampled_batch_is_not_processed: GroupScenario(0, outages=0.0, pauses=0.05),
+    sampled_group_is_processed_again_with_the_rest: GroupScenario(0, outages=0.0, pauses=0.05),
     batches_are_not_split_again: TimerGroupScenario(0, outages=0.0, pauses=0.05),
     end_mark_overtakes_sends_in_progress: DurableGroupScenario(7),
     first_end_mark_is_enough: TimedGroupScenario(0, outages=0.0, pauses=0.05),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from dask_elastic.control.placement.choices import SPREAD
@@ -21,6 +24,9 @@ logger = logging.getLogger("dask_elastic.scheduler")
 
 FAILURES = (ElasticError, Relayed, OSError, TimeoutError)
 """Errors for which a planned move is not carried out; the planner plans again."""
+
+PLANNING_SHARE = 0.05
+"""Share of a processor that planning may take: a planner that needs long for a large cluster decides less often."""
 
 
 class PeriodicPlanning(ABC):
@@ -48,6 +54,7 @@ class PeriodicPlanning(ABC):
         self.settings = control.options.placement
         self.error: str | None = None
         self._seen = -math.inf
+        self._spent: deque[float] = deque(maxlen=2)
         self._task: asyncio.Task[None] | None = None
         self._moving: dict[str, asyncio.Task[None]] = {}
 
@@ -60,8 +67,17 @@ class PeriodicPlanning(ABC):
         """Decide on the snapshots since the last period in the pool's thread, and begin to carry the decisions out."""
 
     def wait(self) -> float:
-        """Return the seconds until the next decision."""
-        return self.settings.period
+        """Return the seconds until the next decision: longer if the last ones took long."""
+        # One decision may have taken long because it imported a solver, as the first one does.
+        spent = min(self._spent) if len(self._spent) == self._spent.maxlen else 0.0
+        return max(self.settings.period, spent / PLANNING_SHARE)
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the processor time of a block, in the thread of the planner, as that of a decision."""
+        began = time.thread_time()
+        yield
+        self._spent.append(time.thread_time() - began)
 
     def wake(self) -> None:
         """Start the periods if a job has a planner, unless they run."""

@@ -115,11 +115,12 @@ class GroupPlanningDriver(PeriodicPlanning):
                 from dask_elastic.control.placement.groups import GroupPlanning
 
                 self._planning = GroupPlanning(self.settings)
-            for note in ended:
-                note(self._planning)
-            for snapshot in snapshots:
-                self._planning.observe(snapshot)
-            return self._planning.decide(owners, strategies)
+            with self.timed():
+                for note in ended:
+                    note(self._planning)
+                for snapshot in snapshots:
+                    self._planning.observe(snapshot)
+                return self._planning.decide(owners, strategies)
 
     async def _carry_out(self, record: JobRecord, decision: GroupDecision, planned: list[int]) -> None:
         """Move groups in the mini-migrations of a decision; the first one that fails ends it."""
@@ -132,7 +133,7 @@ class GroupPlanningDriver(PeriodicPlanning):
         from dask_elastic.control.placement.group_strategies import compared
 
         strategy, compares = decision.strategy, compared(decision.costs, decision.strategy)
-        why = f"{reason} Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards. {compares}"
+        why = f"{reason} {_expected(decision)} {compares}"
         try:
             for moves, expected in zip(decision.moves, decision.expected, strict=True):
                 if record.checkpoints is not None:
@@ -174,3 +175,11 @@ class GroupPlanningDriver(PeriodicPlanning):
         if told.get(operator) != reason:
             told[operator] = reason
             self.control.note_homes(record, (), f"{operator!r}: {reason}", applied=False)
+
+
+def _expected(decision: GroupDecision) -> str:
+    """Return what a plan gains, as sentences for people."""
+    found = f"Imbalance {decision.distance:.0%}, {decision.planned_distance:.0%} afterwards."
+    if decision.collocation == decision.planned_collocation:
+        return found
+    return f"{found} Traffic within workers {decision.collocation:.0%}, {decision.planned_collocation:.0%} afterwards."

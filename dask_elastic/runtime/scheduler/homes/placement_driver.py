@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
     from dask_elastic.control.placement.loop import PlacementLoop
 
 logger = logging.getLogger("dask_elastic.scheduler")
-
-PLANNING_SHARE = 0.05
-"""Share of a processor that planning may take: a planner that needs long for a large cluster decides less often."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,6 @@ class PlacementDriver(PeriodicPlanning):
         self.retirement = retirement
         self._loop: PlacementLoop | None = None
         self._measured = MeasuredMoves(self.settings)
-        self._spent: deque[float] = deque(maxlen=2)
         self._told: dict[str, tuple[int, str]] = {}
 
     def note_moves(self, changes: tuple[HomeChange, ...]) -> None:
@@ -88,12 +82,6 @@ class PlacementDriver(PeriodicPlanning):
     def places(self, record: JobRecord) -> bool:
         """Return whether homes of a job move."""
         return record.elastic
-
-    def wait(self) -> float:
-        """Return the seconds until the next decision: longer if the last ones took long."""
-        # One decision may have taken long because it imported a solver, as the first one does.
-        spent = min(self._spent) if len(self._spent) == self._spent.maxlen else 0.0
-        return max(self.settings.period, spent / PLANNING_SHARE)
 
     # one period
 
@@ -115,13 +103,11 @@ class PlacementDriver(PeriodicPlanning):
                 from dask_elastic.control.placement.loop import PlacementLoop
 
                 self._loop = PlacementLoop(self.settings)
-            began = time.thread_time()
-            self._loop.rates = self._measured.rates()
-            for snapshot in snapshots[:-1]:
-                self._loop.observe(snapshot)
-            decisions = self._loop.decide(snapshots[-1])
-            self._spent.append(time.thread_time() - began)
-            return decisions
+            with self.timed():
+                self._loop.rates = self._measured.rates()
+                for snapshot in snapshots[:-1]:
+                    self._loop.observe(snapshot)
+                return self._loop.decide(snapshots[-1])
 
     def _act(self, decision: PlacementDecision, snapshot: Snapshot) -> None:
         """Begin to carry a decision out, or note why nothing is changed."""

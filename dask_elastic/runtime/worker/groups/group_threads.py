@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, Protocol
 
@@ -10,6 +12,7 @@ from dask_elastic.executor.drivers.group_driver import GroupDriver
 from dask_elastic.executor.drivers.steps import run
 from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.processor import Processor
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -66,6 +69,12 @@ class GroupThreads(ExecutorThreads):
         run(self.driver.receive_groups(groups))
 
     # what the driver asks for (GroupHost)
+
+    def processor(self, task: int) -> AbstractContextManager[Processor]:
+        """Return the logic of a task, which samples traffic."""
+        made = self._make_processor(task, self.executor.store, self._sinks)
+        made.sample_traffic(self.executor.flows, self.executor.lock, time.perf_counter)
+        return closing(made)
 
     def groups_drained(self, version: int) -> None:
         """Report that groups may leave."""
