@@ -20,17 +20,22 @@ COMMANDS = {
     "dead-letters": LazyCommand(
         "dask_elastic.cli.dead_letters", "dead_letters", "Show or save the rows on which user code raised."
     ),
-    "set-cores": LazyCommand("dask_elastic.cli.set_cores", "set_cores", "Set the cores of an operator's executors."),
-    "move": LazyCommand("dask_elastic.cli.move", "move", "Move shards of an executor to another task."),
-    "move-executor": LazyCommand(
-        "dask_elastic.cli.move_executor", "move_executor", "Move an executor with its state to another worker."
+    "set-cores": LazyCommand(
+        "dask_elastic.cli.changes.set_cores", "set_cores", "Set the cores of an operator's executors."
     ),
-    "retire": LazyCommand("dask_elastic.cli.retire", "retire", "Drain workers, so that they can be closed."),
+    "move": LazyCommand("dask_elastic.cli.changes.move", "move", "Move shards of an executor to another task."),
+    "move-executor": LazyCommand(
+        "dask_elastic.cli.changes.move_executor", "move_executor", "Move an executor with its state to another worker."
+    ),
+    "move-groups": LazyCommand(
+        "dask_elastic.cli.changes.move_groups", "move_groups", "Move key groups to another executor."
+    ),
+    "retire": LazyCommand("dask_elastic.cli.changes.retire", "retire", "Drain workers, so that they can be closed."),
     "checkpoint": LazyCommand("dask_elastic.cli.checkpoints.commands", "checkpoint", "Take a checkpoint of a job now."),
     "savepoint": LazyCommand(
         "dask_elastic.cli.checkpoints.commands", "savepoint", "Take a checkpoint and copy it to a folder of its own."
     ),
-    "stop": LazyCommand("dask_elastic.cli.stop", "stop", "Stop or drain jobs."),
+    "stop": LazyCommand("dask_elastic.cli.changes.stop", "stop", "Stop or drain jobs."),
     "resume": LazyCommand("dask_elastic.cli.checkpoints.resume", "resume", "Continue a job from its checkpoints."),
     "replay": LazyCommand("dask_elastic.cli.control.replay", "replay", "Replay recorded snapshots with any planner."),
     "plan": LazyCommand("dask_elastic.cli.plan", "plan", "Plan placements and migrations offline, from files."),

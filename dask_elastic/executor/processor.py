@@ -13,7 +13,7 @@ from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.compute_clock import ComputeClock
 from dask_elastic.executor.fused.fused_compute import fused_computes
-from dask_elastic.executor.groups.traffic_sampler import TrafficSampler
+from dask_elastic.executor.groups.traffic_sampler import EVERY, TrafficSampler
 from dask_elastic.executor.joins.asof_join import AsOfJoin
 from dask_elastic.executor.joins.interval_join import IntervalJoin
 from dask_elastic.executor.joins.make_join import make_join
@@ -77,7 +77,9 @@ class Processor:
         self.costs: EvaluationCosts | None = None
         self.error_policy = error_policy
         self._spaces = spaces
+        # Batches until a sampler is asked, if there is one: a call for each batch would cost as much as the samples.
         self._sampler: TrafficSampler | None = None
+        self._until = 0
         self._fused = fused_computes(component, task, store, spaces, error_policy) if component.fused else {}
         self.emitter = Emitter(component.name, component.outputs, spaces, error_policy, home, self._fused, tables)
         self.session = store.session(task)
@@ -130,12 +132,15 @@ class Processor:
     ) -> None:
         """Sample the traffic from key groups; parameters are those of `TrafficSampler`."""
         self._sampler = TrafficSampler(flows, self.name, self._spaces, lock, clock)
+        self._until = EVERY
 
     def process(self, batch: Batch) -> list[Delivery]:
-        """Process one batch, or one state record, and route its outputs; in two parts if traffic is sampled."""
-        return self._process(batch) if self._sampler is None else self._sampler.process(batch, self._process)
-
-    def _process(self, batch: Batch) -> list[Delivery]:
+        """Process one batch, or one state record, as a unit and route its outputs; in two parts for a sample."""
+        self._until -= 1
+        if not self._until:
+            assert self._sampler is not None, "batches are counted for it"
+            self._until = EVERY
+            return self._sampler.process(batch, self.process)
         if isinstance(batch.record, PartialsMoved):
             assert isinstance(self.windows, WindowLogic), "only windows whose partials can be merged hand them over"
             self.windows.merge(batch, self.error_policy)
@@ -143,6 +148,8 @@ class Processor:
         for fused in self._fused.values():
             fused.begin(batch)
         if batch.record is not None:
+            if self._sampler is not None:
+                self._sampler.note_record(batch.now)
             fired = [] if self.firing is None else self._clock.run(self.firing.fire, batch, self.error_policy)
             return self.emitter.fire(fired, batch)
         rows, hashes = self._rows(batch), batch.hashes

@@ -17,6 +17,7 @@ from pyarrow import csv, feather
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
+from dask_elastic.runtime.protocol.group_calls import MovedGroups
 
 UNLUCKY = 13
 
@@ -129,7 +130,8 @@ def test_unknown_operator_is_an_error_that_lists_the_operators(show, arguments):
 @pytest.mark.parametrize(
     "arguments",
     [("state", "x", "per_key"), ("dead-letters", "x"), ("topology", "x"), ("set-cores", "x", "per_key", 1),
-     ("move", "x", "per_key", 0, "--task", 0), ("move-executor", "x", "per_key", 0, "tcp://a:1")],
+     ("move", "x", "per_key", 0, "--task", 0), ("move-executor", "x", "per_key", 0, "tcp://a:1"),
+     ("move-groups", "x", "per_key", 0, "--executor", 1)],
 )  # fmt: skip
 def test_unknown_job_is_an_error_that_lists_the_jobs(invoke, address, numbers, arguments):
     refused = invoke(*arguments, "--scheduler", address)
@@ -313,6 +315,31 @@ def test_executor_moves_to_the_worker_that_is_named(invoke, address, monkeypatch
     done = invoke("move-executor", "running", "per_key", 0, "tcp://a:1", "--scheduler", address)
     assert (done.exit_code, done.output) == (0, "The home of per_key[0] is on tcp://a:1.\n")
     assert moved == [("running", "per_key", 0, "tcp://a:1")]
+
+
+@pytest.mark.parametrize(
+    ("given", "groups", "text"),
+    [((7, 3, 4, 5, 3), [7, 3, 4, 5], "Key groups 3–5, 7 of per_key belong to executor 1"),
+     ((2, "--migration", "synchronised"), [2], "Key group 2 of per_key belongs to executor 1")],
+)  # fmt: skip
+def test_key_groups_move_to_the_executor_that_is_named(running, invoke, address, monkeypatch, given, groups, text):
+    asked = []
+
+    def move(job, operator, groups, executor, migration):
+        asked.append((job.name, operator, list(groups), executor, migration))
+        return MovedGroups(len(groups), 2048, 0.0125, 0.1)
+
+    monkeypatch.setattr(de.Job, "move_groups", move)
+    done = invoke("move-groups", "running", "per_key", *given, "--executor", 1, "--scheduler", address)
+    assert done.exit_code == 0
+    assert done.output == f"{text}: 2.00 kiB of state moved, and rows of a group waited for 12.50 ms at most.\n"
+    assert asked == [("running", "per_key", groups, 1, "synchronised" if "--migration" in given else None)]
+
+
+def test_key_groups_of_a_job_of_another_paradigm_stay(running, invoke, address):
+    refused = invoke("move-groups", "running", "per_key", 0, "--executor", 1, "--scheduler", address)
+    assert refused.exit_code == 1
+    assert "job 'running' has the paradigm 'executor-centric': its key groups do not move" in refused.output
 
 
 def test_set_cores_sets_the_number_or_the_cores_of_each_worker(running, invoke, address):

@@ -49,8 +49,8 @@ def test_retire_waits_until_the_timeout(invoke, address, client, monkeypatch):
         waits.append(seconds)
         raise TimeoutError("per_key[0] still runs there")
 
-    monkeypatch.setattr("dask_elastic.cli.retire.retire_workers", never)
-    monkeypatch.setattr("dask_elastic.cli.retire.STEP_SECONDS", 0.05)
+    monkeypatch.setattr("dask_elastic.cli.changes.retire.retire_workers", never)
+    monkeypatch.setattr("dask_elastic.cli.changes.retire.STEP_SECONDS", 0.05)
     refused = invoke("retire", "tcp://a:1", "--timeout", 0.1, "--scheduler", address)
     assert (refused.exit_code, refused.output) == (1, "Error: per_key[0] still runs there\n")
     assert all(0 <= seconds <= 0.05 for seconds in waits)

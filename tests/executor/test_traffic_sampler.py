@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.executor.groups.traffic_sampler import EVERY, TrafficSampler
+from dask_elastic.executor.groups.traffic_sampler import TrafficSampler
 from dask_elastic.meters.group_flows import GroupFlows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch, Delivery
@@ -60,7 +60,7 @@ def sampler_of(clock, **given):
     return TrafficSampler(flows, "first", SPACES, contextlib.nullcontext(), clock, **given), flows
 
 
-@given(st.lists(st.lists(st.integers(0, GROUPS - 1), max_size=12), min_size=EVERY, max_size=20))
+@given(st.lists(st.lists(st.integers(0, GROUPS - 1), max_size=12), min_size=1, max_size=12))
 def test_each_row_is_processed_once_and_groups_keep_their_order(batches):
     clock = Clock()
     sampler, _ = sampler_of(clock)
@@ -78,7 +78,7 @@ def test_each_row_is_processed_once_and_groups_keep_their_order(batches):
 def test_bytes_count_for_the_groups_that_get_them_and_all_groups_get_their_turn():
     clock = Clock()
     sampler, flows = sampler_of(clock)
-    for _ in range(EVERY * GROUPS):
+    for _ in range(GROUPS):
         sampler.process(batch_of([*range(GROUPS)] * 5), Passing(clock))
     [flow] = flows.measured(0.0, np.full(GROUPS, 100.0))
     assert flow.operator == "second"
@@ -106,10 +106,10 @@ def test_expensive_rows_are_sampled_as_often_as_cheap_ones():
     """A row costs the same in a part: only what a second call costs counts."""
     clock = Clock()
     sampler, _ = sampler_of(clock)
-    process = Passing(clock, per_row=0.01)
-    for _ in range(EVERY * 5):
+    process = Passing(clock, per_row=2**-7)
+    for _ in range(5):
         sampler.process(batch_of([0, 1, 2, 3]), process)
-    assert len(process.calls) == EVERY * 5 + 5
+    assert len(process.calls) == 10
 
 
 def record_batch(groups, record):
@@ -117,22 +117,27 @@ def record_batch(groups, record):
                  record=record)  # fmt: skip
 
 
-def test_state_record_fires_once_for_each_group():
+def test_state_record_fires_once_for_each_group_and_counts_once():
     clock = Clock()
     sampler, flows = sampler_of(clock)
     process = Passing(clock)
-    for _ in range(EVERY):
-        sampler.process(record_batch([1, 4, 6], TimersDue(event=5)), process)
+
+    def noting(batch):
+        sampler.note_record(batch.now)
+        return process(batch)
+
+    for _ in range(3):
+        sampler.process(record_batch([1, 4, 6], TimersDue(event=5)), noting)
+        noting(record_batch([1, 4, 6], TimersDue(event=6)))
     fired = [batch.rows.column(0).to_pylist() for batch in process.calls]
-    assert fired == [[1, 4, 6]] * (EVERY - 1) + [[1], [4, 6]]
-    assert flows.records.count == EVERY
+    assert fired == [[1], [4, 6], [1, 4, 6], [4], [1, 6], [1, 4, 6], [6], [1, 4], [1, 4, 6]]
+    assert flows.records.count == 6
 
 
 def test_rows_of_one_group_alone_and_other_records_are_not_divided():
     clock = Clock()
     sampler, _ = sampler_of(clock)
     process = Passing(clock)
-    for _ in range(EVERY):
-        sampler.process(batch_of([3, 3]), process)
-        sampler.process(record_batch([1, 2], PartialsMoved(shard=1)), process)
-    assert len(process.calls) == 2 * EVERY
+    sampler.process(batch_of([3, 3]), process)
+    sampler.process(record_batch([1, 2], PartialsMoved(shard=1)), process)
+    assert len(process.calls) == 2

@@ -19,7 +19,7 @@ SHARE = 0.004
 """Share of the time of a thread that samples may take."""
 
 EVERY = 4
-"""Batches from one sample to the next, at least."""
+"""Batches from one that may be sampled to the next; more than the two parts of a sample."""
 
 
 class TrafficSampler:
@@ -64,13 +64,21 @@ class TrafficSampler:
         self._spaces = spaces
         self._lock = lock
         self._clock = clock
-        self._batches = 0
         self._due = -np.inf
+        self._second = False
         self._turn = 0
         self._turns = np.full(self._space.shards, -1, np.int64)
 
+    def note_record(self, now: float) -> None:
+        """Count a state record; one of which a sample makes two counts once."""
+        if self._second:
+            self._second = False
+            return
+        with self._lock:
+            self.flows.records.add(1, now)
+
     def process(self, batch: Batch, process: Callable[[Batch], list[Delivery]]) -> list[Delivery]:
-        """Process a batch, perhaps in two parts.
+        """Process a batch, in two parts if a sample is due; called for one batch of `EVERY`.
 
         Parameters
         ----------
@@ -80,15 +88,8 @@ class TrafficSampler:
             Processes a batch; returns its outputs.
         """
         fired = batch.record is not None
-        if fired:
-            if not isinstance(batch.record, TimersDue):
-                return process(batch)
-            with self._lock:
-                self.flows.records.add(1, batch.now)
-        self._batches += 1
-        if self._batches < EVERY or self._clock() < self._due:
+        if self._clock() < self._due or (fired and not isinstance(batch.record, TimersDue)):
             return process(batch)
-        self._batches = 0
         return self._sample(batch, fired, process)
 
     def _sample(self, batch: Batch, fired: bool, process: Callable[[Batch], list[Delivery]]) -> list[Delivery]:
@@ -103,6 +104,7 @@ class TrafficSampler:
         cut = self._clock()
         outputs = process(sampled)
         done = self._clock()
+        self._second = fired and rest is not None
         others = [] if rest is None else process(rest)
         ended = self._clock()
         sent = self._sent(outputs)
