@@ -119,8 +119,8 @@ class JobCommands(ABC):
     ) -> group_calls.MovedGroups:
         """Move key groups with their state to another executor while the job runs; return when they are there.
 
-        No row is lost or processed twice, and rows keep their order. A checkpoint in progress is given up, and taken
-        after the move.
+        No row is lost or processed twice, and rows keep their order. The move begins when the checkpoint in progress
+        has ended, and the next checkpoint after the move.
 
         Parameters
         ----------

@@ -211,6 +211,18 @@ class Checkpoints:
                 if state.failed and state.descriptions[-1].number == state.yielded:
                     state.requested.set()
 
+    @contextlib.asynccontextmanager
+    async def between(self, record: JobRecord) -> AsyncIterator[None]:
+        """Take no checkpoint of a job while the context lasts; it begins when the one in progress has ended.
+
+        A checkpoint that becomes due meanwhile begins before what waits for a context since then.
+        """
+        if record.checkpoints is None:
+            yield
+            return
+        async with record.checkpoints.exclusive:
+            yield
+
     async def _take(self, record: JobRecord, state: JobCheckpoints, generation: int) -> None:
         number = state.next_number()
         progress: CheckpointProgress[bytes] = CheckpointProgress(number, instances(record.spec), time.time())

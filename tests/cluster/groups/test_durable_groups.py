@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,6 +55,24 @@ def test_job_continues_from_a_savepoint_with_the_groups_where_they_were(client, 
     job.move_groups("followed", [0, 1], executor=1)
     job.move_groups("followed", [9], executor=0)
     moved = owners(job)
+    moving_on = threading.Event()
+    moving_on.set()
+
+    def move_to_and_fro():
+        moves = 0
+        while moving_on.is_set() or moves % 2:
+            job.move_groups("followed", [9], executor=(moves + 1) % 2)
+            moves += 1
+        return moves
+
+    with ThreadPoolExecutor(1) as pool:
+        moves = pool.submit(move_to_and_fro)
+        try:
+            assert [job.checkpoint() for _ in range(3)] == [full + 1, full + 2, full + 3], "none is given up"
+        finally:
+            moving_on.clear()
+        assert moves.result() > 0
+    assert owners(job) == moved
     job.send(ROWS.slice(8_000, 100), wait=True)
     job.stop(savepoint=tmp_path / "saved")
     assert newest(job) > full

@@ -12,8 +12,9 @@ from dask_elastic.runtime.protocol.group_calls import GroupsMoved, MoveGroups
 from dask_elastic.runtime.protocol.job_calls import Stop
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.vocab.errors import JobEnded, MoveRefused, ProtocolError
+from dask_elastic.vocab.errors import CheckpointError, JobEnded, MoveRefused, ProtocolError
 
 ANSWERS = {
     group_calls.HoldGroups: None,
@@ -159,3 +160,61 @@ def test_job_that_ends_during_a_move_ends_the_wait(job):
             await coordinator.groups.move_groups(MOVE)
 
     job(test)
+
+
+def test_move_waits_for_the_checkpoint_in_progress_while_state_can_be_read(job, fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        taken = asyncio.ensure_future(coordinator.checkpoints.take(record))
+        while record.checkpoints.progress is None:
+            await asyncio.sleep(0)
+        moving = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        await fake.settle()
+        assert asked(scheduler) == []
+        assert not record.groups.still.locked()
+        record.checkpoints.settle(dump_error(CheckpointError("the disk is full")))
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            await taken
+        assert (await moving).groups == 2
+        assert record.checkpoints.yielded == 0
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
+def test_checkpoint_begins_between_moves_that_follow_each_other(job, fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        held = scheduler.held["a", group_calls.SwitchGroups] = asyncio.Event()
+        first = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        while asked(scheduler) != ["HoldGroups", "SwitchGroups"]:
+            await asyncio.sleep(0)
+        taken = asyncio.ensure_future(coordinator.checkpoints.take(record))
+        await fake.settle()
+        assert record.checkpoints.progress is None
+        held.set()
+        await first
+        scheduler.calls.clear()
+        second = asyncio.ensure_future(coordinator.groups.move_groups(replace(MOVE, executor=0)))
+        await fake.settle()
+        assert (record.checkpoints.progress is not None, asked(scheduler)) == (True, [])
+        record.checkpoints.settle(dump_error(CheckpointError("the disk is full")))
+        assert (await second).groups == 2
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            await taken
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
+def test_job_that_ends_while_a_move_waits_for_a_checkpoint_ends_the_wait(job, tmp_path):
+    async def test(coordinator, scheduler, record):
+        taken = asyncio.ensure_future(coordinator.checkpoints.take(record))
+        while record.checkpoints.progress is None:
+            await asyncio.sleep(0)
+        moving = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        await asyncio.sleep(0)
+        await coordinator.stop(Stop("job"))
+        with pytest.raises(JobEnded, match="has stopped"):
+            await moving
+        with pytest.raises(JobEnded):
+            await taken
+        assert asked(scheduler) == []
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)

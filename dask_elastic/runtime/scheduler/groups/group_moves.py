@@ -87,7 +87,7 @@ class GroupMoves:
     async def move(
         self, record: JobRecord, operator: str, moves: Mapping[int, int], strategy: str, reason: str
     ) -> MovedGroups:
-        """Move key groups to other executors; returns when all are there.
+        """Move key groups to other executors, after the checkpoint in progress; returns when all are there.
 
         Parameters
         ----------
@@ -117,9 +117,9 @@ class GroupMoves:
             raise MoveRefused(f"there is no strategy {strategy!r} for key groups: choose {known}")
         generation, groups = record.spec.generation, record.groups
         move, began = groups.begin(operator, moves, strategy), time.monotonic()
-        why = f"groups of {operator!r} were to move: the next checkpoint begins after that"
         try:
-            async with record.changing[operator, -1], groups.still, self.checkpoints.excluded(record, why):
+            # The checkpoint in progress ends first, while state can be read: moves in a row would let none complete.
+            async with record.changing[operator, -1], self.checkpoints.between(record), groups.still:
                 if not record.runs(generation):
                     raise _gone(record)
                 check_moving(record)

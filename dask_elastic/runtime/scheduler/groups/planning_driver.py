@@ -136,10 +136,6 @@ class GroupPlanningDriver(PeriodicPlanning):
         why = f"{reason} {_expected(decision)} {compares}"
         try:
             for moves, expected in zip(decision.moves, decision.expected, strict=True):
-                if record.checkpoints is not None:
-                    # A planned move waits for the checkpoint in progress: many in a row would let none complete.
-                    async with record.checkpoints.exclusive:
-                        pass
                 if not record.live or not record.runs(decision.generation):
                     return
                 owners = record.groups.table(decision.operator).owners
