@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,7 @@ def restore_executor(
     store: KeyedStore,
     changed: ChangedAggregates | None = None,
     placing: OtherPlacing | None = None,
+    groups: Collection[int] | None = None,
 ) -> Restored:
     """Install the state of one executor.
 
@@ -72,6 +73,8 @@ def restore_executor(
         Converts the state, if the operator's aggregates have changed.
     placing : OtherPlacing, optional
         Where the keys are now, if that is not decided as it was.
+    groups : collection of int, optional
+        The key groups that the executor owns now; only where these move.
 
     Returns
     -------
@@ -94,6 +97,9 @@ def restore_executor(
     """
     if placing is not None:
         return _restore_placed(folder, state, executor, store, changed, placing)
+    # Of computes that ran apart, each may have been divided otherwise among as many executors.
+    if groups is not None and (executors != state.executors or {*groups} != {*state.owned[executor]}):
+        return _restore_groups(folder, state, groups, store, changed)
     regrouping = Regrouping(state.executors, state.shards, executors)
     kept = regrouping.identical and changed is None
     restored = Restored(Chain(store.shards), event_time=event_time_of(state, regrouping.sources(executor)))
@@ -110,6 +116,31 @@ def _chain_of(store: KeyedStore) -> Chain:
     """Return the chain of restored state of which no file can be used."""
     # A cut of a store without any state writes nothing, so nothing may be missing before it.
     return Chain(store.shards) if store.key_schema is None else Chain.without_files(store.shards)
+
+
+def _restore_groups(
+    folder: CheckpointFolder,
+    state: OperatorState,
+    groups: Collection[int],
+    store: KeyedStore,
+    changed: ChangedAggregates | None,
+) -> Restored:
+    """Install the state of key groups from the files of those that owned them: other executors own them now."""
+    restored = Restored(Chain(store.shards), event_time=event_time_of(state, list(range(state.executors))))
+    for source, owned in enumerate(state.owned):
+        wanted = np.zeros(state.shards, np.bool_)
+        # Files of a former owner have tombstones for a group that has left.
+        wanted[[*{*groups}.intersection(owned)]] = True
+        if not wanted.any():
+            continue
+        for header, batch in source_batches(folder, state, source):
+            restored.input_schema = header.input_schema or restored.input_schema
+            if batch is not None:
+                kept = batch.filter(array_of(wanted[numpy_of(batch.column(SHARD))]))
+                if kept.num_rows:
+                    install(store, header, kept, changed)
+    restored.chain = _chain_of(store)
+    return restored
 
 
 def _restore_placed(

@@ -115,6 +115,43 @@ class GroupTable:
             table.owners[[*owned]] = executor
         return table
 
+    @classmethod
+    def spread(cls, groups: int, homes: Iterable[int], parts: Mapping[int, Iterable[int]]) -> GroupTable:
+        """Return the first table of a job that continues with another number of executors.
+
+        Parameters
+        ----------
+        groups : int
+            The number of groups, G.
+        homes : iterable of int
+            The home of each executor.
+        parts : mapping of int to iterable of int
+            The groups that each executor owned at the checkpoint.
+
+        Returns
+        -------
+        GroupTable
+            The table of version 0: all executors have equally many groups, up to one. Those that were there before keep
+            as many of theirs as that allows.
+
+        Examples
+        --------
+        >>> GroupTable.spread(6, [0, 0, 1], {0: [0, 1, 2, 5], 1: [3, 4]}).owners.tolist()
+        [0, 0, 2, 1, 1, 2]
+        """
+        nodes = tuple(homes)
+        own = {executor: sorted(parts.get(executor, ())) for executor in range(len(nodes))}
+        least, more = divmod(groups, len(nodes))
+        # Those with the most groups get one more if not all can have equally many.
+        ranked = sorted(own, key=lambda executor: (-len(own[executor]), executor))
+        room = {executor: least + (rank < more) for rank, executor in enumerate(ranked)}
+        owners = np.full(groups, len(nodes), dtype=np.int64)
+        for executor, kept in own.items():
+            owners[kept[: room[executor]]] = executor
+        lacking = [executor for executor in own for _ in range(room[executor] - int((owners == executor).sum()))]
+        owners[owners == len(nodes)] = lacking
+        return cls(0, owners.astype(np.uint16), nodes)
+
     @property
     def groups(self) -> int:
         """The number of groups, G."""

@@ -83,3 +83,17 @@ def test_end_marks_are_due_behind_the_last_send_under_the_old_table():
     assert sends.switch(second) == []
     assert sends.begin() is sends.current is second
     assert sends.end(old) == [MarkDue(0, 5, 1), MarkDue(1, 7, 1)]
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9), st.randoms(use_true_random=False))
+def test_spread_groups_are_even_and_most_stay(groups, before, executors, random):
+    executors = min(executors, groups)
+    parts = {}
+    for group in range(groups):
+        parts.setdefault(random.randrange(before), []).append(group)
+    table = GroupTable.spread(groups, [0] * executors, parts)
+    sizes = np.bincount(table.owners, minlength=executors)
+    assert sizes.max() - sizes.min() <= 1
+    for executor in range(executors):
+        kept = {*table.owned_by(executor)} & {*parts.get(executor, ())}
+        assert len(kept) == min(len(parts.get(executor, ())), sizes[executor])

@@ -21,7 +21,7 @@ from dask_elastic.runtime.client.submission.described_job import check_sources, 
 from dask_elastic.runtime.client.submission.job_start import start
 from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
-from dask_elastic.runtime.protocol.job_spec import RESOURCE, ComponentSummary
+from dask_elastic.runtime.protocol.job_spec import RESOURCE, ComponentSummary, ComputeSummary
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology
@@ -184,7 +184,8 @@ def _check_placing(
             if state is None or (operator.windowing is None and operator.join is None):
                 continue
             routed_by = operator.routed_by or operator.keys
-            if OtherPlacing.of(state, KeySpace(summary.instances or 1, summary.shards), routed_by) is not None:
+            executors = state.executors if state.owned else summary.instances or 1
+            if OtherPlacing.of(state, KeySpace(executors, summary.shards), routed_by) is not None:
                 before = f"{', '.join(state.routed_by or state.keys)} among {state.groups} shards"
                 raise SubmitError(
                     f"operator {operator.name!r} has windows or is a join: its state in checkpoint {manifest.number} "
@@ -229,7 +230,9 @@ def _fitted(summary: ComponentSummary, manifest: Manifest) -> ComponentSummary:
     # Of computes that ran apart, the others' state is divided as that of the first is.
     _, state = found[0]
     executors = summary.instances or state.executors
-    return dataclasses.replace(summary, instances=executors, shards=_shards(summary.name, executors, state))
+    # Key groups are the shards of each executor, however many executors there are.
+    shards = state.shards if state.owned else _shards(summary.name, executors, state)
+    return dataclasses.replace(summary, instances=executors, shards=shards)
 
 
 def _shards(operator: str, executors: int, state: OperatorState) -> int:
@@ -243,22 +246,39 @@ def _shards(operator: str, executors: int, state: OperatorState) -> int:
 
 
 def _check_groups(summaries: tuple[ComponentSummary, ...], manifest: Manifest, paradigm: str) -> None:
-    """Refuse state that other executors would own than have written it: it is restored as it was."""
+    """Refuse state of another paradigm, and key groups that would have other keys, or too many executors."""
     by_name = {state.name: state for state in manifest.states}
     for summary in summaries:
-        for state in (by_name[one.name] for one in summary.computes if one.name in by_name):
+        for compute, state in ((one, by_name[one.name]) for one in summary.computes if one.name in by_name):
             if bool(state.owned) != (paradigm == RESOURCE):
                 kept = "as key groups that move" if state.owned else "in shards of fixed executors"
                 raise SubmitError(
                     f"paradigm={paradigm!r}: checkpoint {manifest.number} has the state of {state.name!r} {kept}. "
                     "Continue with the paradigm that it was taken with."
                 )
-            if state.owned and (summary.instances, summary.shards) != (state.executors, state.shards):
-                raise SubmitError(
-                    f"operator {summary.name!r} cannot continue with {summary.instances} executors: with "
-                    f"paradigm={RESOURCE!r} the {state.shards} key groups of checkpoint {manifest.number} belong to "
-                    f"{state.executors} executors. Choose executors={state.executors}, and move groups."
-                )
+            if state.owned:
+                _check_key_groups(summary, compute, state, manifest.number)
+
+
+def _check_key_groups(summary: ComponentSummary, compute: ComputeSummary, state: OperatorState, number: int) -> None:
+    executors = summary.instances or state.executors
+    if executors > state.shards:
+        raise SubmitError(
+            f"operator {summary.name!r} cannot continue with {executors} executors: its state in checkpoint {number} "
+            f"has {state.shards} key groups. Choose executors= from 1 to {state.shards}."
+        )
+    before, now = state.routed_by or state.keys, compute.routed_by or compute.keys
+    if now != before:
+        raise SubmitError(
+            f"operator {state.name!r}: the key groups of checkpoint {number} are by {', '.join(before)}, and would be "
+            f"by {', '.join(now)}. With paradigm={RESOURCE!r}, fuse it as before."
+        )
+    if executors != state.executors and now != compute.keys:
+        raise SubmitError(
+            f"operator {state.name!r} cannot continue with {executors} executors: its keys {', '.join(compute.keys)} "
+            f"are in the key groups of {', '.join(now)} for {state.executors} executors. Choose "
+            f"executors={state.executors}, and move groups."
+        )
 
 
 def _check_sources(summaries: tuple[ComponentSummary, ...], manifest: Manifest) -> None:

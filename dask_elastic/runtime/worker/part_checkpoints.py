@@ -184,7 +184,7 @@ class PartCheckpoints:
             If it is damaged, its objects cannot be loaded, or it does not suffice for the operators.
         """
         states = {} if self._manifest is None else {state.name: state for state in self._manifest.states}
-        space = KeySpace(len(self._spec.homes[executor.component]), store.shards)
+        executors = len(self._spec.homes[executor.component])
         stores = store.stores(executor.component)
         times: list[int | None] = []
         for operator in component.computes:
@@ -192,9 +192,11 @@ class PartCheckpoints:
             if (state := states.get(operator.name)) is None:
                 continue
             changed = ChangedAggregates.of(state, operator)
+            # Key groups are the shards of each executor, however many executors there are.
+            space = KeySpace(state.executors if state.owned else executors, store.shards)
             placing = OtherPlacing.of(state, space, operator.routed_by or operator.keys)
-            into = stores[operator.name]
-            restored = restore_executor(self._folder, state, executor.index, space.executors, into, changed, placing)
+            into, groups = stores[operator.name], store.groups if state.owned else None
+            restored = restore_executor(self._folder, state, executor.index, executors, into, changed, placing, groups)
             into.input_schema = restored.input_schema
             times.append(restored.event_time)
             self.keeper.restore(ExecutorId(operator.name, executor.index), restored.chain)

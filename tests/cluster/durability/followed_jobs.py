@@ -67,11 +67,11 @@ def followed(folder, rows=ROWS, rate=RATE, parallel=2, gate=None, **compute):
     return topology
 
 
-def followed_pushes(folder, name="durable", executors=2):
+def followed_pushes(folder, name="durable", executors=2, shards=16):
     """A topology that does the same with rows that are sent to it."""
     topology = de.Topology(name)
     rows = topology.source("rows", de.sources.Push(ROWS.schema))
-    options = {"executors": executors, "shards": 16}
+    options = {"executors": executors, "shards": shards}
     out = rows.key_by("k").compute(following(), name="followed", state=STATE, **options)
     out.sink(de.sinks.Parquet(folder), name="out")
     return topology

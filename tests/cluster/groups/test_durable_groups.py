@@ -30,9 +30,9 @@ KILLS = int(os.environ.get("HOME_KILLS", "2"))
 """How often a worker is killed while groups move, or afterwards; `make faults` kills more often."""
 
 
-def durable(folder, executors=2):
+def durable(folder, executors=2, groups=GROUPS):
     """The topology of a job that follows the order of rows that are sent, and writes each."""
-    return followed_pushes(folder, "durable-groups", executors)
+    return followed_pushes(folder, "durable-groups", executors, groups)
 
 
 def owners(job):
@@ -78,8 +78,8 @@ def test_job_continues_from_a_savepoint_with_the_groups_where_they_were(client, 
     assert newest(job) > full
     with pytest.raises(SubmitError, match="key groups that move"):
         de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "other", paradigm="executor-centric")
-    with pytest.raises(SubmitError, match="executors=2, and move groups"):
-        de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "other", topology=durable(out, executors=4))
+    with pytest.raises(SubmitError, match=r"with 17 executors: .* has 16 key groups\. Choose executors= from 1 to 16"):
+        de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "other", topology=durable(out, 17, groups=32))
     again = de.resume(tmp_path / "saved", client, checkpoint=tmp_path / "second")
     assert owners(again) == moved
     assert counted(again) == expected(ROWS.slice(0, 8_100))
@@ -93,6 +93,44 @@ def test_job_continues_from_a_savepoint_with_the_groups_where_they_were(client, 
     assert {row["k"]: row["n"] for row in saved.to_pylist()} == {
         key: count for key, (count, *_) in expected(ROWS.slice(0, 8_100)).items()
     }
+
+
+def test_job_continues_with_other_numbers_of_executors(client, wait_until, tmp_path):
+    out, sent, options = tmp_path / "out", 0, {"checkpoint_interval": "1h"}
+
+    def send(job, rows):
+        nonlocal sent
+        job.send(ROWS.slice(sent, rows), wait=True)
+        sent += rows
+        wait_until(lambda: sum(n for n, *_ in counted(job).values()) == sent, "the rows are processed")
+
+    made = durable(out, executors=2)
+    job = de.submit(made, client, checkpoint=tmp_path / "0", paradigm="resource-centric", **options)
+    for number, executors in enumerate([5, 3, 3], start=1):
+        send(job, 6_000)
+        # All state is in files of a checkpoint before some of it moves, and leaves tombstones there.
+        job.checkpoint()
+        before = owners(job)
+        for group in (0, 7, 15):
+            job.move_groups("followed", [group], executor=(before[group] + 1) % 2)
+        send(job, 50)
+        moved = owners(job)
+        job.stop(savepoint=tmp_path / f"saved-{number}")
+        made = durable(out, executors=executors)
+        job = de.resume(tmp_path / f"saved-{number}", client, checkpoint=tmp_path / str(number), topology=made)
+        after = owners(job)
+        sizes = np.bincount([*after.values()], minlength=executors)
+        if number == 3:
+            assert after == moved
+        else:
+            assert sizes.max() - sizes.min() <= 1
+        assert counted(job) == expected(ROWS.slice(0, sent))
+    send(job, 2_000)
+    job.end_of_input()
+    job.wait(**RUN)
+    assert counted(job) == expected(ROWS.slice(0, sent))
+    assert job.state("followed").to_pandas()["faults"].sum() == 0
+    assert_each_row_once(out, ROWS.slice(0, sent))
 
 
 def test_workers_that_are_killed_while_groups_move_or_afterwards_lose_no_row(small_cluster, wait_until, tmp_path):

@@ -54,6 +54,14 @@ def test_owners_of_the_checkpoint_replace_those_of_a_start_without_state(tmp_pat
     assert with_saved_groups(given).groups == {"op": (1, 1, 0, 0), "new": (0, 1)}
 
 
+def test_groups_are_spread_over_another_number_of_executors(tmp_path):
+    folder = saved(tmp_path, OWNED)
+    for homes, owners in (((0,), (0, 0, 0, 0)), ((0, 0, 0), (1, 2, 0, 0)), ((0,) * 4, (1, 2, 0, 3))):
+        given = spec(folder, groups=(0, 0, 1, 1))
+        given = replace(given, homes={**given.homes, "op": homes})
+        assert with_saved_groups(given).groups == {"op": owners, "new": (0, 1)}
+
+
 def test_job_without_a_checkpoint_or_without_groups_is_left_as_it_is(tmp_path):
     folder = CheckpointFolder(tmp_path)
     for given in (spec(folder, number=0), replace(spec(folder), groups={}), replace(spec(folder), checkpoint=None)):

@@ -36,9 +36,10 @@ def with_saved_groups(spec: JobSpec) -> JobSpec:
 
 def _owners(spec: JobSpec, operator: str, state: OperatorState) -> tuple[int, ...]:
     homes, shards = spec.homes[operator], len(spec.groups[operator])
-    if len(state.owned) != len(homes) or state.shards != shards:
+    if not state.owned or state.shards != shards:
         raise CheckpointError(
             f"the state of {operator!r} has {state.shards} shards in each of {state.executors} executors, of which "
             f"{len(state.owned)} own key groups: it cannot continue with {shards} key groups of {len(homes)} executors"
         )
-    return tuple(GroupTable.of_parts(shards, homes, dict(enumerate(state.owned))).owners.tolist())
+    table = GroupTable.of_parts if len(state.owned) == len(homes) else GroupTable.spread
+    return tuple(table(shards, homes, dict(enumerate(state.owned))).owners.tolist())
