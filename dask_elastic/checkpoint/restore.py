@@ -129,7 +129,7 @@ def _restore_groups(
     restored = Restored(Chain(store.shards), event_time=event_time_of(state, list(range(state.executors))))
     for source, owned in enumerate(state.owned):
         wanted = np.zeros(state.shards, np.bool_)
-        # Files of a former owner have tombstones for a group that has left.
+        # What a former owner of a group has written of it is older.
         wanted[[*{*groups}.intersection(owned)]] = True
         if not wanted.any():
             continue

@@ -221,7 +221,7 @@ def _plain(record: Any) -> dict[str, Any]:
 
 def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
     arrays = {name: _encode(getattr(executor, name)) for name in _ARRAYS}
-    flows = [[flow.operator, *map(_encode, (flow.source, flow.target, flow.rate))] for flow in executor.flows]
+    flows = [[one.operator, _encode(one.source), _encode(one.target), _encode(one.rate)] for one in executor.flows]
     own = {"executor": _names(executor.executor), "cores": _pairs(executor.cores), "flows": flows}
     return _plain(executor) | arrays | own
 
@@ -280,7 +280,7 @@ def _mapping(pairs: Iterable[Sequence[int]]) -> dict[int, int]:
     return {int(node): int(count) for node, count in pairs}
 
 
-def _encode(array: NDArray[np.float64] | None) -> str | None:
+def _encode(array: NDArray[np.float64] | NDArray[np.int64] | None) -> str | None:
     return None if array is None else base64.b64encode(np.asarray(array, dtype="<f8").tobytes()).decode()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.chosen_rows import ChosenRows, EvaluationCosts
+from dask_elastic.vocab.lock import Lock
 from dask_elastic.vocab.state_record import PartialsMoved
 
 
@@ -127,9 +127,7 @@ class Processor:
         for one in (self._clock, *(fused.clock for fused in self._fused.values())) if self._fused else ():
             one.read = clock
 
-    def sample_traffic(
-        self, flows: GroupFlows, lock: AbstractContextManager[object], clock: Callable[[], float]
-    ) -> None:
+    def sample_traffic(self, flows: GroupFlows, lock: Lock, clock: Callable[[], float]) -> None:
         """Sample the traffic from key groups; parameters are those of `TrafficSampler`."""
         self._sampler = TrafficSampler(flows, self.name, self._spaces, lock, clock)
         self._until = EVERY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.chosen_rows import ChosenRows
+from dask_elastic.vocab.lock import Lock
 from dask_elastic.vocab.state_record import TimersDue
 
 SHARE = 0.004
@@ -33,7 +33,7 @@ class TrafficSampler:
         The operator.
     spaces : mapping of str to KeySpace
         Key space of each stateful component.
-    lock : context manager
+    lock : Lock
         Serialises the use of `flows`.
     clock : callable
         Returns the time in seconds.
@@ -54,7 +54,7 @@ class TrafficSampler:
         flows: GroupFlows,
         component: str,
         spaces: Mapping[str, KeySpace],
-        lock: AbstractContextManager[object],
+        lock: Lock,
         clock: Callable[[], float],
         share: float = SHARE,
     ):
@@ -141,7 +141,7 @@ class TrafficSampler:
             space = self._spaces[target.component]
             rows = np.bincount(space.shard_of(batch.hashes), minlength=space.shards)
             before = found.get(target.component)
-            nbytes = rows * (batch.nbytes / max(batch.rows.num_rows, 1))
+            nbytes = rows.astype(np.float64) * (batch.nbytes / max(batch.rows.num_rows, 1))
             found[target.component] = nbytes if before is None else before + nbytes
         return found
 
