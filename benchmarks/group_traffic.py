@@ -1,10 +1,11 @@
-"""Cost of sampling the traffic between key groups: processor time of a task per row, with samples and without.
+"""Cost of sampling the traffic between key groups: processor time of a task, with samples and without.
 
-Prints one JSON line per number of rows of a batch: nanoseconds per row with samples and without, the share that samples
-add, as the median of the ratios of many slices that take turns, and samples per second. The task counts rows by key and
+Prints one JSON line per number of rows of a batch: the share that samples add, samples per second, and microseconds of
+a batch with a sample and without. Each call is timed: what a sampled batch takes beyond the median of the others is
+added by its sample, so that the drift of the machine, which is larger, does not count. The task counts rows by key and
 emits every row, split and hashed for a second operator; sources, queues and channels would make the share smaller.
 
-    python benchmarks/group_traffic.py [--rows 10 1000 30000] [--groups 64] [--slices 60] [--seconds 0.2]
+    python benchmarks/group_traffic.py [--rows 10 1000 30000] [--groups 64] [--seconds 20]
 """
 
 from __future__ import annotations
@@ -44,24 +45,6 @@ class CountedFlows(GroupFlows):
         super().note(*sample)
 
 
-class SliceClock:
-    """Time that passes only in the slices with samples, since samples take a share of the time."""
-
-    def __init__(self) -> None:
-        self.paused, self._since = 0.0, time.perf_counter()
-
-    def __call__(self) -> float:
-        return time.perf_counter() - self.paused
-
-    def pause(self) -> None:
-        """Let no time pass until the clock goes on."""
-        self._since = time.perf_counter()
-
-    def go_on(self) -> None:
-        """Let time pass again."""
-        self.paused += time.perf_counter() - self._since
-
-
 def count_rows(batch: pa.RecordBatch, state: Any) -> pa.RecordBatch:
     """Count the rows of each key, and pass them on."""
     state.set("rows", state.get("rows", default=0) + np.bincount(state.ordinals, minlength=len(state)))
@@ -85,53 +68,33 @@ def a_processor(groups: int) -> Processor:
     return Processor(component, 0, executor.store, spaces, ErrorPolicy("fail", lambda letter: None), 0)
 
 
-def a_slice(processor: Processor, batch: Batch, seconds: float) -> float:
-    """Return the seconds of processor time for one row, in one slice."""
-    ends, count, began = time.perf_counter() + seconds, 0, time.thread_time()
-    while time.perf_counter() < ends:
-        processor.process(batch)
-        count += batch.rows.num_rows
-    return (time.thread_time() - began) / count
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[10, 1_000, 30_000])
     parser.add_argument("--groups", type=int, default=64)
-    parser.add_argument("--slices", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=0.2)
+    parser.add_argument("--seconds", type=float, default=20.0)
     given = parser.parse_args()
     for rows in given.rows:
         random = np.random.default_rng(0)
         made = pa.record_batch({"key": random.integers(0, KEYS, rows), "value": random.normal(size=rows)})
         batch = Batch(made, hash_columns(made, ["key"]), 0.0)
-        plain, sampling, flows = a_processor(given.groups), a_processor(given.groups), CountedFlows()
-        clock = SliceClock()
-        sampling.sample_traffic(flows, contextlib.nullcontext(), clock)
-        for processor in (plain, sampling):
-            a_slice(processor, batch, given.seconds)
-        clock.pause()
-        ratios, spent = [], {True: 0.0, False: 0.0}
-        flows.samples, sampled_for = 0, 0.0
-        for turn in range(given.slices):
-            found = {}
-            for sampled in (True, False) if turn % 2 else (False, True):
-                if sampled:
-                    clock.go_on()
-                found[sampled] = a_slice(sampling if sampled else plain, batch, given.seconds)
-                if sampled:
-                    clock.pause()
-                sampled_for += given.seconds if sampled else 0.0
-                spent[sampled] += found[sampled] / given.slices
-            ratios.append(found[True] / found[False] - 1)
+        processor, flows = a_processor(given.groups), CountedFlows()
+        processor.sample_traffic(flows, contextlib.nullcontext(), time.perf_counter)
+        taken: dict[bool, list[float]] = {True: [], False: []}
+        ends = time.perf_counter() + given.seconds
+        while time.perf_counter() < ends:
+            before, began = flows.samples, time.thread_time()
+            processor.process(batch)
+            taken[flows.samples > before].append(time.thread_time() - began)
+        usual, sampled = statistics.median(taken[False]), taken[True]
         line = {
             "rows": rows,
             "groups": given.groups,
-            "sampled_ns": round(1e9 * spent[True], 1),
-            "not_sampled_ns": round(1e9 * spent[False], 1),
-            "added": round(statistics.median(ratios), 4),
-            "samples_per_second": round(flows.samples / sampled_for, 1),
+            "added": round((sum(sampled) - usual * len(sampled)) / sum(taken[False]), 5),
+            "samples_per_second": round(len(sampled) / given.seconds, 1),
+            "batch_us": round(1e6 * usual, 1),
+            "sampled_batch_us": round(1e6 * statistics.median(sampled), 1),
         }
         print(json.dumps(line))
 

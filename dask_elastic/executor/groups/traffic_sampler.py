@@ -15,7 +15,7 @@ from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.lock import Lock
 from dask_elastic.vocab.state_record import TimersDue
 
-SHARE = 0.004
+SHARE = 0.002
 """Share of the time of a thread that samples may take."""
 
 EVERY = 4
