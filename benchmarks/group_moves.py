@@ -1,14 +1,18 @@
 """Key groups that move between executors of one core: the longest pause of a group, and the throughput meanwhile.
 
-An operator has four executors on two workers, 64 key groups, and some 32 MB of state. A steady stream loads each
-executor to a fraction ρ of its capacity (service times are emulated by sleeping, so that few cores stand for more).
-Sixteen groups move from one executor to another on the other worker, and back, either one by one progressively (State
-migration, section 3.2) or all at once with global synchronisation (the resource-centric baseline of Elasticutor). Both
-strategies alternate within one run, with the same plan. Prints one JSON line per strategy: the longest time in which
-rows of a group were not processed during a migration, for the groups that move and for the others; the longest such
-time without a migration; the rows processed during a migration as a share of those that were due; and its length.
+An operator has four executors on two workers, and 64 key groups. A steady stream loads each executor to a fraction ρ of
+its capacity (service times are emulated by sleeping, so that few cores stand for more). Sixteen groups move from one
+executor to another on the other worker, and back, either few at a time progressively (State migration, section 3.2) or
+all at once with global synchronisation (the resource-centric baseline of Elasticutor). Both strategies alternate within
+one run, with the same plan, for each size of the state.
 
-    python benchmarks/group_moves.py [--migrations 6] [--rho 0.5] [--megabytes 32] [--most 1] [--pause 1]
+Prints one JSON line per size and strategy: the longest time in which rows of a group were not processed during a
+migration, for the groups that move and for the others, and the longest such time without a migration; the longest pause
+that the job reports, from the first instance that sends by the next table until rows of the groups are processed
+again; the bytes that moved during pauses; the rows processed during a migration as a share of those that were due; and
+its length. A line per size has the pauses of the synchronised migrations divided by those of the progressive ones.
+
+    python benchmarks/group_moves.py [--migrations 3] [--rho 0.5] [--megabytes 8 33 128 320] [--most 1] [--pause 1]
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import functools
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,13 +54,21 @@ def rows(rate: float, keys: int) -> Iterator[pa.RecordBatch]:
         position += len(chosen)
 
 
-def migrate(job: Any, groups: list[int], target: int, strategy: str, most: int) -> tuple[float, float]:
-    """Move groups to an executor; returns when this began and ended."""
+class Migration(NamedTuple):
+    """One migration: when it began and ended, and what the job reports of its moves."""
+
+    began: float
+    ended: float
+    moves: list[Any]
+
+
+def migrate(job: Any, groups: list[int], target: int, strategy: str, most: int) -> Migration:
+    """Move groups to an executor."""
     began = time.time()
     size = most if strategy == "progressive" else len(groups)
-    for first in range(0, len(groups), size):
-        job.move_groups("per_key", groups[first : first + size], target, strategy)
-    return began, time.time()
+    parts = [groups[first : first + size] for first in range(0, len(groups), size)]
+    moved = [job.move_groups("per_key", part, target, strategy) for part in parts]
+    return Migration(began, time.time(), moved)
 
 
 def longest(batches: list[tuple[float, int, np.ndarray]], began: float, ended: float) -> np.ndarray:
@@ -71,63 +83,100 @@ def longest(batches: list[tuple[float, int, np.ndarray]], began: float, ended: f
     return found
 
 
-def measured(client: Client, moves: dict[str, list[tuple[float, float]]], moving: list[int], rate: float) -> Any:
-    """Yield what the strategies did to the groups."""
+def measured(
+    client: Client, migrations: dict[str, list[Migration]], moving: list[int], rate: float
+) -> dict[str, dict[str, Any]]:
+    """Return what each strategy did to the groups."""
     batches = sorted((one for taken in client.run(take_noted).values() for one in taken), key=lambda one: one[0])
-    spans = [span for listed in moves.values() for span in listed]
     others = np.setdiff1d(np.arange(GROUPS), moving)
+    everything = sorted((one for listed in migrations.values() for one in listed), key=lambda one: one.began)
     # Between two migrations.
-    quiet = [longest(batches, end + 0.4, end + 0.8).max() for _, end in spans[:-1]]
-    for strategy, listed in moves.items():
-        pauses = np.array([longest(batches, *span) for span in listed]) * 1e3
-        done = [sum(count for at, count, _ in batches if began <= at < ended) for began, ended in listed]
-        shares = [count / (rate * (ended - began)) for count, (began, ended) in zip(done, listed, strict=True)]
-        yield {
+    quiet = [longest(batches, one.ended + 0.4, one.ended + 0.8).max() for one in everything[:-1]]
+    found = {}
+    for strategy, listed in migrations.items():
+        pauses = np.array([longest(batches, one.began, one.ended) for one in listed]) * 1e3
+        seconds = np.array([one.ended - one.began for one in listed])
+        done = [sum(count for at, count, _ in batches if one.began <= at < one.ended) for one in listed]
+        found[strategy] = {
             "strategy": strategy,
             "migrations": len(listed),
             "longest_pause_ms": round(float(np.median(pauses[:, moving].max(axis=1))), 1),
             "longest_pause_of_all_ms": round(float(pauses[:, moving].max()), 1),
             "others_longest_pause_ms": round(float(np.median(pauses[:, others].max(axis=1))), 1),
             "without_migration_ms": round(float(np.median(quiet)) * 1e3, 1),
-            "throughput": round(float(np.median(shares)), 3),
-            "seconds": round(float(np.median([ended - began for began, ended in listed])), 3),
+            "reported_pause_ms": round(float(np.median([max(m.pause for m in one.moves) for one in listed])) * 1e3, 1),
+            "moved_mb": round(float(np.median([sum(m.nbytes for m in one.moves) for one in listed])) / 1e6, 2),
+            "paused_mb": round(float(np.median([sum(m.paused_bytes for m in one.moves) for one in listed])) / 1e6, 3),
+            "throughput": round(float(np.median(np.array(done) / (rate * seconds))), 3),
+            "seconds": round(float(np.median(seconds)), 3),
         }
+    return found
+
+
+def compared(found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return the pauses of synchronised migrations divided by those of progressive ones."""
+    progressive, synchronised = (found[strategy] for strategy in STRATEGIES)
+    usual = progressive["without_migration_ms"]
+    beyond = max(progressive["longest_pause_ms"] - usual, 0.1), max(synchronised["longest_pause_ms"] - usual, 0.1)
+    return {
+        "longest_pause_ratio": round(synchronised["longest_pause_ms"] / progressive["longest_pause_ms"], 1),
+        "ratio_beyond_usual": round(beyond[1] / beyond[0], 1),
+        "reported_pause_ratio": round(synchronised["reported_pause_ms"] / progressive["reported_pause_ms"], 1),
+    }
+
+
+def run(client: Client, given: argparse.Namespace, megabytes: float) -> None:
+    """Measure both strategies with state of one size, and print."""
+    keys, rate = int(megabytes * 1e6 / KEY_BYTES), EXECUTORS * given.rho / SERVICE_SECONDS
+    topology = de.Topology(f"group-moves-{megabytes:g}")
+    source = topology.source("rows", de.sources.Iterable(functools.partial(rows, rate, keys), rate=rate))
+    sums: dict[str, Any] = {f"total{number}": de.aggregate.Sum("value") for number in range(SUMS)}
+    sums["noted"] = de.aggregate.Sum(noted, columns=["value", "group"])
+    source.key_by("key").compute(sums, name="per_key", executors=EXECUTORS, shards=GROUPS)
+    migrations: dict[str, list[Migration]] = {strategy: [] for strategy in STRATEGIES}
+    job = de.submit(topology, client, paradigm="resource-centric", latency_target=None)
+    while not job.metrics()["rows"].sum() > keys + rate:
+        time.sleep(0.2)
+    placed = job.assignment()
+    first = placed.iloc[0]
+    there = int(placed[placed["home"] != first["home"]]["executor"].iloc[0])
+    moving = [int(group) for group in first["shards"]]
+    # Once there and back before, so that both executors have memory for the groups.
+    for target in (there, 0):
+        migrate(job, moving, target, "synchronised", len(moving))
+        time.sleep(given.pause)
+    client.run(take_noted)
+    for number in range(given.migrations):
+        for strategy in STRATEGIES if number % 2 == 0 else STRATEGIES[::-1]:
+            for target in (there, 0):
+                migrations[strategy].append(migrate(job, moving, target, strategy, given.most))
+                time.sleep(given.pause)
+    state = float(job.metrics()["state_bytes"].sum()) / 1e6
+    rho = rate / EXECUTORS / float(job.metrics()["service_rate"].mean())
+    what = {"benchmark": "group-moves", "state_mb": round(state, 1), "rho": round(rho, 2)}
+    found = measured(client, migrations, moving, rate)
+    for line in (*found.values(), compared(found)):
+        print(json.dumps({**what, **line}), flush=True)
+    job.stop()
 
 
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--migrations", type=int, default=6, help="of each strategy")
+    parser.add_argument("--migrations", type=int, default=3, help="of each strategy, there and back")
     parser.add_argument("--rho", type=float, default=0.5)
-    parser.add_argument("--megabytes", type=float, default=32.0, help="state of the operator")
+    parser.add_argument(
+        "--megabytes", type=float, nargs="*", default=[8.0, 33.0, 128.0, 320.0], help="state, each size"
+    )
     parser.add_argument("--most", type=int, default=1, help="groups that move at a time, progressively")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two migrations")
     given = parser.parse_args()
-    keys, rate = int(given.megabytes * 1e6 / KEY_BYTES), EXECUTORS * given.rho / SERVICE_SECONDS
-    topology = de.Topology("group-moves")
-    source = topology.source("rows", de.sources.Iterable(functools.partial(rows, rate, keys), rate=rate))
-    sums: dict[str, Any] = {f"total{number}": de.aggregate.Sum("value") for number in range(SUMS)}
-    sums["noted"] = de.aggregate.Sum(noted, columns=["value", "group"])
-    source.key_by("key").compute(sums, name="per_key", executors=EXECUTORS, shards=GROUPS)
-    moves: dict[str, list[tuple[float, float]]] = {strategy: [] for strategy in STRATEGIES}
-    with LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster, Client(cluster) as client:
-        job = de.submit(topology, client, paradigm="resource-centric", latency_target=None)
-        time.sleep(2 + 2 * keys / rate)
-        placed = job.assignment()
-        first = placed.iloc[0]
-        there = int(placed[placed["home"] != first["home"]]["executor"].iloc[0])
-        moving = [int(group) for group in first["shards"]]
-        client.run(take_noted)
-        for number in range(given.migrations):
-            for strategy in STRATEGIES if number % 2 == 0 else STRATEGIES[::-1]:
-                for target in (there, 0):
-                    moves[strategy].append(migrate(job, moving, target, strategy, given.most))
-                    time.sleep(given.pause)
-        state = float(job.metrics()["state_bytes"].sum()) / 1e6
-        rho = rate / EXECUTORS / float(job.metrics()["service_rate"].mean())
-        for line in measured(client, moves, moving, rate):
-            print(json.dumps({"benchmark": "group-moves", "state_mb": round(state, 1), "rho": round(rho, 2), **line}))
-        job.stop()
+    for megabytes in given.megabytes:
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            run(client, given, megabytes)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 Notes
 -----
-Decision 86. A coordinator outside the data path drives the move; the executors that gain or lose groups take part. Both
-strategies begin alike: the participants hold what arrives for the groups that they are to gain.
+Decisions 86 and 99. A coordinator outside the data path drives the move; the executors that gain or lose groups take
+part. In both strategies the participants hold what arrives for the groups that they are to gain.
 
-- *progressive* (State migration, section 3.2): the upstream instances switch to the next table one by one, each with an
-  end mark for the participants, and never wait. Each executor hands groups over as soon as it has processed their rows;
-  each resumes the groups that it gains as soon as their state is there. Groups that do not move never wait.
+- *progressive* (State migration, section 3.2): first the state of the groups is copied, beside the data path and while
+  they are processed, so that only what changes meanwhile is left for the hand-over. Then the upstream instances switch
+  to the next table one by one, each with an end mark for the participants, and never wait. Each executor hands groups
+  over as soon as it has processed their rows; each resumes the groups that it gains as soon as their state is there.
+  Groups that do not move never wait.
 - *synchronised* (the resource-centric baseline of Elasticutor, section 2.2): the upstream instances pause; all
   executors of the operator process what is in flight; then the state moves, and the upstream instances resume with the
   next table.
@@ -35,6 +37,7 @@ class GroupPhase(Enum):
     """Phase of a move of groups."""
 
     REQUESTED = "requested"
+    COPYING = "copying"
     HOLDING = "holding"
     SWITCHING = "switching"
     PAUSING = "pausing"
@@ -62,6 +65,7 @@ class GroupEvent(Enum):
 class GroupAction(Enum):
     """What the coordinator asks for next; all whom it asks answer."""
 
+    COPY = "participants: copy the state of the groups to leave, while these are processed"
     HOLD = "participants: hold what arrives for the groups to come"
     SWITCH = "upstream instances: use the next table; participants: hand groups over, answer when all have come"
     PAUSE = "upstream instances: pause, with an end mark to each executor; executors: answer when they are drained"
@@ -75,26 +79,35 @@ class GroupAction(Enum):
 Row = tuple[GroupPhase, GroupEvent]
 Entry = tuple[GroupPhase, GroupAction]
 
-_UNSWITCHED = (GroupPhase.REQUESTED, GroupPhase.HOLDING, GroupPhase.CANCELLING)
+CANCELLABLE = frozenset({GroupAction.COPY, GroupAction.HOLD, GroupAction.CANCEL})
+"""The actions during which an error leaves all groups where they are."""
 
 _COMMON: dict[Row, Entry] = {
-    (GroupPhase.REQUESTED, GroupEvent.STARTED): (GroupPhase.HOLDING, GroupAction.HOLD),
     # An executor whose inputs have all ended takes no part: its groups stay.
     (GroupPhase.HOLDING, GroupEvent.REFUSED): (GroupPhase.CANCELLING, GroupAction.CANCEL),
     (GroupPhase.CANCELLING, GroupEvent.ALL_ANSWERED): (GroupPhase.CANCELLED, GroupAction.CLOSE),
     # Those that are left are asked, and answer.
-    **{(phase, GroupEvent.LOST): (GroupPhase.CANCELLING, GroupAction.CANCEL) for phase in _UNSWITCHED},
+    **{
+        (phase, GroupEvent.LOST): (GroupPhase.CANCELLING, GroupAction.CANCEL)
+        for phase in (GroupPhase.REQUESTED, GroupPhase.HOLDING, GroupPhase.CANCELLING)
+    },
 }
 
 TABLES: dict[str, dict[Row, Entry]] = {
     PROGRESSIVE: {
         **_COMMON,
+        (GroupPhase.REQUESTED, GroupEvent.STARTED): (GroupPhase.COPYING, GroupAction.COPY),
+        (GroupPhase.COPYING, GroupEvent.ALL_ANSWERED): (GroupPhase.HOLDING, GroupAction.HOLD),
+        # For example if there is no memory for the state at its next executor.
+        (GroupPhase.COPYING, GroupEvent.REFUSED): (GroupPhase.CANCELLING, GroupAction.CANCEL),
+        (GroupPhase.COPYING, GroupEvent.LOST): (GroupPhase.CANCELLING, GroupAction.CANCEL),
         (GroupPhase.HOLDING, GroupEvent.ALL_ANSWERED): (GroupPhase.SWITCHING, GroupAction.SWITCH),
         (GroupPhase.SWITCHING, GroupEvent.ALL_ANSWERED): (GroupPhase.ARRIVED, GroupAction.CLOSE),
         (GroupPhase.SWITCHING, GroupEvent.LOST): (GroupPhase.LOST, GroupAction.RESTART),
     },
     SYNCHRONISED: {
         **_COMMON,
+        (GroupPhase.REQUESTED, GroupEvent.STARTED): (GroupPhase.HOLDING, GroupAction.HOLD),
         (GroupPhase.HOLDING, GroupEvent.ALL_ANSWERED): (GroupPhase.PAUSING, GroupAction.PAUSE),
         (GroupPhase.PAUSING, GroupEvent.ALL_ANSWERED): (GroupPhase.MOVING, GroupAction.MOVE),
         (GroupPhase.MOVING, GroupEvent.ALL_ANSWERED): (GroupPhase.RESUMING, GroupAction.RESUME),
@@ -138,10 +151,10 @@ class GroupMove(Generic[T]):
     --------
     >>> move = GroupMove("per_key", 1, {5: 1}, before={5: 0})
     >>> move.handle(GroupEvent.STARTED).name
-    'HOLD'
+    'COPY'
     >>> move.ask([0, 1])
     >>> move.answered(0), move.answered(1).name
-    (None, 'SWITCH')
+    (None, 'HOLD')
     """
 
     operator: str

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_elastic.state.codec import StateRows
 from dask_elastic.state.index import Slots
@@ -16,6 +17,9 @@ AT_ONCE = 1 << 13
 """Rows that are copied while tasks wait, at most."""
 
 _WINDOW = 1 << 16
+
+Chosen = npt.NDArray[np.bool_]
+"""Which shards are meant; shape (shards,)."""
 
 
 class Portion(NamedTuple):
@@ -98,20 +102,42 @@ class OutgoingRows:
             store.outgoing = self
             store.slots.begin_copy()
 
-    def sweep(self) -> Iterator[Portion]:
-        """Yield the rows to be copied once through the store; new ones, and those that change behind, are left."""
+    def sweep(self, shards: Chosen | None = None) -> Iterator[Portion]:
+        """Yield the rows to be copied once through the store; new ones, and those that change behind, are left.
+
+        Parameters
+        ----------
+        shards : ndarray of bool, optional
+            The shards whose rows are copied; all by default.
+
+        Yields
+        ------
+        Portion
+            Some rows.
+        """
         # Keys may be added as fast as rows are copied.
         self._next, self._end = 0, self._store.slots.used
-        while (portion := self._take()) is not None:
+        while (portion := self._take(shards)) is not None:
             yield portion
 
-    def rest(self) -> Iterator[Portion]:
-        """Yield all rows that are left; no task may change any. Also the declaration of a store without rows."""
+    def rest(self, shards: Chosen | None = None) -> Iterator[Portion]:
+        """Yield all rows that are left; no task may change any. Also the declaration of a store without rows.
+
+        Parameters
+        ----------
+        shards : ndarray of bool, optional
+            The shards whose rows are copied; all by default. Tasks may change rows of others.
+
+        Yields
+        ------
+        Portion
+            Some rows.
+        """
         any_left = True
         while any_left:
             # Packing during the last sweep may have moved rows to where it had been already.
             any_left = False
-            for portion in self.sweep():
+            for portion in self.sweep(shards):
                 any_left = True
                 yield portion
         if not self._declared and self._store.key_schema is not None:
@@ -124,10 +150,10 @@ class OutgoingRows:
             if self._store.outgoing is self:
                 self._store.outgoing = self._store.slots.uncopied = None
 
-    def _take(self) -> Portion | None:
+    def _take(self, shards: Chosen | None) -> Portion | None:
         with self._store.still():
             began = self._clock()
-            slots = self._found()
+            slots = self._found(shards)
             if not len(slots):
                 return None
             slots = self._store.slots.portions(slots)[0]
@@ -136,7 +162,7 @@ class OutgoingRows:
                 self._pieces.took(len(slots), self._clock() - began)
             return portion
 
-    def _found(self) -> Slots:
+    def _found(self, shards: Chosen | None) -> Slots:
         """Return the next slots to copy; the caller holds the store still."""
         uncopied = self._store.slots.uncopied
         if self._store.outgoing is not self or uncopied is None:
@@ -144,8 +170,11 @@ class OutgoingRows:
         end = min(self._end, self._store.slots.used)
         most = self._at_once if self._pieces is None else min(self._at_once, self._pieces.rows)
         while self._next < end:
-            window = uncopied[self._next : min(end, self._next + _WINDOW)]
-            found: Slots = self._next + np.flatnonzero(window)[:most]
+            window = slice(self._next, min(end, self._next + _WINDOW))
+            wanted = uncopied[window]
+            if shards is not None and wanted.any():
+                wanted = wanted & shards.take(self._store.slots.shards[window])
+            found: Slots = self._next + np.flatnonzero(wanted)[:most]
             if len(found):
                 return found
             self._next += _WINDOW

@@ -24,6 +24,8 @@ from dask_elastic.vocab.errors import StateDiskError
 logger = logging.getLogger("dask_elastic.node")
 
 _WORTH_PACKING = 4096
+_REMOVED_AT_ONCE = 1 << 13
+"""Slots that are emptied while tasks wait."""
 
 
 class KeyedStore(StoredKeys):
@@ -207,13 +209,13 @@ class KeyedStore(StoredKeys):
         RecordBatch
             As `extract` returns it.
         """
-        start, layout = 0, self.layout
+        start, layout, chosen = 0, self.layout, np.arange(self.shards) == shard
         while True:
             with self._lock:
                 if layout != self.layout:
                     # The slots have other numbers.
                     start, layout = 0, self.layout
-                slots = self._next_of(shard, start)
+                slots = self._next_of(chosen, start)
                 if not len(slots):
                     return
                 portion = self.slots.portions(slots, nbytes)[0]
@@ -222,11 +224,11 @@ class KeyedStore(StoredKeys):
                 start = int(portion[-1]) + 1
             yield encode(state)
 
-    def _next_of(self, shard: int, start: int) -> Slots:
-        """Return some slots of a shard that have state, the first ones from a slot on; none if there are none."""
+    def _next_of(self, shards: npt.NDArray[np.bool_], start: int) -> Slots:
+        """Return some slots of shards that have state, the first ones from a slot on; none if there are none."""
         for window in self.slots.windows(start=start):
             marks = self.slots.marks[window]
-            found: Slots = window.start + np.flatnonzero((self.slots.shards[window] == shard) & ((marks & LIVE) != 0))
+            found: Slots = window.start + np.flatnonzero(shards.take(self.slots.shards[window]) & ((marks & LIVE) != 0))
             if len(found):
                 return found
         return np.empty(0, np.intp)
@@ -239,15 +241,20 @@ class KeyedStore(StoredKeys):
         shards : iterable of int
             The shards.
         """
-        with self._lock:
-            if self._keys is not None:
-                self._remove(shards)
-
-    def _remove(self, shards: Iterable[int]) -> None:
-        slots = self._of_shards(shards)
-        with self._all_gates():
-            live = slots[(self.slots.marks.take(slots) & LIVE) != 0]
-            self.slots.reset(live, TOMBSTONE if self.track_dirty else EMPTY)
+        chosen = np.zeros(self.shards, np.bool_)
+        chosen[list(self.require_shards(shards))] = True
+        start, layout = 0, self.layout
+        while True:
+            with self._lock:
+                if layout != self.layout:
+                    # The slots have other numbers.
+                    start, layout = 0, self.layout
+                slots = self._next_of(chosen, start)[:_REMOVED_AT_ONCE]
+                if not len(slots):
+                    return
+                with self._all_gates():
+                    self.slots.reset(slots, TOMBSTONE if self.track_dirty else EMPTY)
+                start = int(slots[-1]) + 1
 
     def rows(self, shards: Iterable[int] | None = None) -> tuple[pa.RecordBatch, list[Column]]:
         """Return a consistent copy of the keys and their values, one array (or `Ragged`) per field.

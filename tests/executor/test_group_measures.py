@@ -9,6 +9,7 @@ import pytest
 from dask_elastic.executor import events
 from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.groups.incoming_groups import IncomingGroups
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
@@ -78,7 +79,7 @@ def test_group_that_has_moved_counts_in_full_at_its_new_executor_alone(drains):
         executor.handle(events.EndMark(SOURCE, 1), now + 0.02)
     handed = HandedGroups.take_out(old, 1, (1,), None)
     old.handle(events.GroupsGiven(1), now + 0.03)
-    handed.install(new)
+    handed.install(new, IncomingGroups(1, new.identity, new.store))
     new.handle(events.GroupsInstalled(handed), now + 0.03)
     if drains:
         new.handle(events.GroupsGiven(1), now + 0.03)

@@ -36,7 +36,7 @@ def test_event_not_in_table_is_illegal_and_changes_nothing(strategy, phase, even
 
 
 @pytest.mark.parametrize(
-    ("strategy", "actions"), [(PROGRESSIVE, "HOLD SWITCH CLOSE"), (SYNCHRONISED, "HOLD PAUSE MOVE RESUME CLOSE")]
+    ("strategy", "actions"), [(PROGRESSIVE, "COPY HOLD SWITCH CLOSE"), (SYNCHRONISED, "HOLD PAUSE MOVE RESUME CLOSE")]
 )
 def test_actions_follow_when_all_have_answered(strategy, actions):
     move = a_move(strategy)
@@ -48,8 +48,9 @@ def test_actions_follow_when_all_have_answered(strategy, actions):
     assert " ".join(action.name for action in taken) == actions
 
 
-def test_one_refusal_cancels_when_all_have_answered():
-    move = a_move(phase=GroupPhase.HOLDING)
+@pytest.mark.parametrize("phase", [GroupPhase.COPYING, GroupPhase.HOLDING])
+def test_one_refusal_cancels_when_all_have_answered(phase):
+    move = a_move(phase=phase)
     move.ask([0, 1])
     assert move.answered(0, refuses=True) is None
     assert move.answered(1) is GroupAction.CANCEL

@@ -4,7 +4,8 @@ Goal
     Rows wait least, in row-seconds, the unit of all moves.
 Method
     A progressive plan consists of mini-migrations, one after the other. In each, the rows of its groups wait until
-    their executors have processed what is queued, and until their state has arrived. Meanwhile the plan gains little:
+    their executors have processed what is queued, and until what has changed of their state since it was copied has
+    arrived: which share of all state this is, earlier moves tell. Meanwhile the plan gains little:
     where an executor is full, rows queue that balanced executors could process. A synchronised plan lets all rows of
     the operator wait, for the longest queue and for all state, but once. What a pause and the preparation of a move
     take besides queues is measured for each of the two.
@@ -69,9 +70,9 @@ class MeasuredGroupMoves:
     >>> round(measured.pause("progressive", groups), 3), measured.lead("progressive")
     (0.35, 0.05)
     >>> for _ in range(50):
-    ...     measured.observe("progressive", groups, nbytes=10e6, pause=0.21, seconds=0.22)
+    ...     measured.observe("progressive", groups, nbytes=10e6, paused_bytes=1e4, pause=0.21, seconds=0.22)
     >>> round(measured.pause("progressive", groups), 2), round(measured.lead("progressive"), 3)
-    (0.31, 0.01)
+    (0.21, 0.01)
     """
 
     def __init__(self, settings: PlacementSettings):
@@ -79,7 +80,9 @@ class MeasuredGroupMoves:
         self._moves = {strategy: MeasuredMoves(settings) for strategy in BETWEEN_EXECUTORS}
         self._leads: dict[str, deque[float]] = {strategy: deque(maxlen=KEPT) for strategy in BETWEEN_EXECUTORS}
 
-    def observe(self, strategy: str, groups: GroupsMoving, nbytes: float, pause: float, seconds: float) -> None:
+    def observe(
+        self, strategy: str, groups: GroupsMoving, nbytes: float, paused_bytes: float, pause: float, seconds: float
+    ) -> None:
         """Take in a move.
 
         Parameters
@@ -90,12 +93,14 @@ class MeasuredGroupMoves:
             What was expected of them.
         nbytes : float
             Bytes of state that moved.
+        paused_bytes : float
+            Those that moved while rows waited.
         pause : float
             Seconds for which rows waited at most.
         seconds : float
             Seconds that the move took in all.
         """
-        self._moves[strategy].observe(nbytes, nbytes, max(pause - groups.drain, 0.0))
+        self._moves[strategy].observe(nbytes, paused_bytes, max(pause - groups.drain, 0.0))
         self._leads[strategy].append(max(seconds - pause, 0.0))
 
     def pause(self, strategy: str, groups: GroupsMoving) -> float:

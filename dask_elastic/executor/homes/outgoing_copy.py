@@ -74,12 +74,7 @@ class OutgoingCopy:
         self.target = target
         self.portions = 0
         self.nbytes = 0
-        self._rows = {
-            name: OutgoingRows(part, at_once)
-            if clock is None
-            else OutgoingRows(part, at_once, CopyPieces(at_once), clock)
-            for name, part in store.stores(component).items()
-        }
+        self._rows = outgoing_rows(component, store, at_once, clock)
 
     def round(self) -> Portions:
         """Yield what is not copied, once through the state, while tasks go on."""
@@ -98,10 +93,24 @@ class OutgoingCopy:
 
     def _encoded(self, operator: str, portions: Iterable[Portion]) -> Portions:
         for portion in portions:
-            parts = [CopiedRows(operator, bool(n), encode(rows)) for n, rows in enumerate(portion) if len(rows.hashes)]
-            if not parts:
-                # Only its schema.
-                parts = [CopiedRows(operator, False, encode(portion.unchanged))]
+            parts = encoded(operator, portion)
             self.portions += 1
             self.nbytes += sum(part.rows.nbytes for part in parts)
-            yield tuple(parts)
+            yield parts
+
+
+def outgoing_rows(
+    component: str, store: PrimaryState, at_once: int, clock: Callable[[], float] | None
+) -> dict[str, OutgoingRows]:
+    """Return the rows to copy of each compute of a component; the arguments are as for `OutgoingCopy`."""
+    return {
+        name: OutgoingRows(part, at_once) if clock is None else OutgoingRows(part, at_once, CopyPieces(at_once), clock)
+        for name, part in store.stores(component).items()
+    }
+
+
+def encoded(operator: str, portion: Portion) -> tuple[CopiedRows, ...]:
+    """Return a portion of the state of a compute, encoded."""
+    parts = [CopiedRows(operator, bool(n), encode(rows)) for n, rows in enumerate(portion) if len(rows.hashes)]
+    # Without rows only its schema.
+    return tuple(parts) or (CopiedRows(operator, False, encode(portion.unchanged)),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dask_elastic.runtime.protocol.calls import A, Call
-from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.home_calls import StateRowsSent
 from dask_elastic.runtime.protocol.part_calls import PartCall
 
 # a client to the scheduler
@@ -19,15 +19,17 @@ class MovedGroups(NamedTuple):
     groups : int
         How many have moved.
     nbytes : int
-        Bytes of their state.
+        Bytes of state that moved; those of rows that changed meanwhile, several times.
     pause : float
         Seconds for which rows of a group waited at most.
     seconds : float
         Seconds from the request to the end.
+    paused_bytes : int
+        Bytes of state that moved while rows waited.
 
     Examples
     --------
-    >>> moved = MovedGroups(groups=2, nbytes=4096, pause=0.012, seconds=0.03)
+    >>> moved = MovedGroups(groups=2, nbytes=4096, pause=0.012, seconds=0.03, paused_bytes=128)
     >>> moved.groups, moved.pause
     (2, 0.012)
     """
@@ -36,6 +38,7 @@ class MovedGroups(NamedTuple):
     nbytes: int
     pause: float
     seconds: float
+    paused_bytes: int
 
 
 class MoveGroups(Call[MovedGroups]):
@@ -78,6 +81,20 @@ class GroupCall(PartCall[A]):
     version: int
 
 
+class CopyGroups(GroupCall[None]):
+    """Copy the state of the groups that are to leave executors there, while these are processed; answered when done.
+
+    Errors leave all groups where they are, `StateMemoryExceeded` for example if there is no memory for the copy.
+
+    Parameters
+    ----------
+    executors : dict of int to int
+        The next executor of each group that moves.
+    """
+
+    executors: dict[int, int]
+
+
 class HoldGroups(GroupCall[None]):
     """Have the executors there hold what arrives for the groups that they gain.
 
@@ -101,13 +118,16 @@ class GroupsMoved(NamedTuple):
     Parameters
     ----------
     nbytes : int
-        Bytes of state that have come there from other executors.
+        Bytes of state that were copied from there before groups left, and that have come there with groups.
     pause : float
         Seconds for which rows of a group that moves waited there at most.
+    paused_bytes : int
+        Bytes of state that have come there while rows waited.
     """
 
     nbytes: int
     pause: float
+    paused_bytes: int
 
 
 class SwitchGroups(GroupCall[GroupsMoved]):
@@ -143,6 +163,30 @@ class ForgetGroups(GroupCall[None]):
 # an executor to another one
 
 
+class InstallCopied(GroupCall[None]):
+    """Install a portion of the state of groups that may come from an executor of another node to one there.
+
+    Parameters
+    ----------
+    executor : int
+        The executor that may get them.
+    source : int
+        The executor that has them.
+    groups : tuple of int
+        The groups.
+    position : int
+        How many portions are before this one.
+    rows : tuple of StateRowsSent
+        The rows.
+    """
+
+    executor: int
+    source: int
+    groups: tuple[int, ...]
+    position: int
+    rows: tuple[StateRowsSent, ...]
+
+
 class InstallGroups(GroupCall[None]):
     """Install groups that an executor of another node gives to one there.
 
@@ -150,12 +194,16 @@ class InstallGroups(GroupCall[None]):
     ----------
     executor : int
         The executor that gets them.
+    source : int
+        The executor that gives them.
     groups : tuple of int
         The groups.
-    state : tuple of Payload
-        Their state, as an Arrow IPC stream; empty before the first batch.
-    input_schema : bytes or None
-        The schema of the input, as an Arrow IPC message.
+    portions : int
+        How many portions of their state were sent before, by `InstallCopied`.
+    rest : tuple of StateRowsSent
+        The rest of it.
+    schemas : dict of str to (bytes or None)
+        The schema of the input of each compute, as an Arrow IPC message.
     event_time : int or None
         The event time of their last state record.
     taken : float
@@ -163,8 +211,10 @@ class InstallGroups(GroupCall[None]):
     """
 
     executor: int
+    source: int
     groups: tuple[int, ...]
-    state: tuple[Payload, ...]
-    input_schema: bytes | None
+    portions: int
+    rest: tuple[StateRowsSent, ...]
+    schemas: dict[str, bytes | None]
     event_time: int | None
     taken: float

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, closing
 from typing import Protocol
 
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.control_records.state_records import StateRecords
 from dask_elastic.executor.drivers.group_driver import GroupDriver
+from dask_elastic.executor.groups.copied_groups import CopiedGroups
 from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
 from dask_elastic.executor.piece import Block, Piece
 from dask_elastic.executor.processor import Processor
 from dask_elastic.simulator.executor_fibers import ExecutorFibers, FollowedExecutor
@@ -21,6 +23,9 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import TimersDue
+
+ROWS_AT_ONCE = 3
+"""Rows of a portion of state: simulated executors have few keys."""
 
 
 class GroupSurroundings(Surroundings, Protocol):
@@ -43,8 +48,16 @@ class GroupReports(Protocol):
         """Note that an executor has given and got all groups."""
         ...
 
-    def fence(self, executor: ExecutorId, version: int) -> FiberSteps:
-        """Send a fence to every node, and wait until it has passed."""
+    def send_copied(self, source: ExecutorId, target: int, copied: CopiedGroups) -> FiberSteps:
+        """Send a portion of state to another executor, and wait until it is installed."""
+        ...
+
+    def send_fence(self, executor: ExecutorId, version: int) -> None:
+        """Send a fence to every node."""
+        ...
+
+    def await_fence(self, executor: ExecutorId, version: int) -> FiberSteps:
+        """Wait until the fence has passed at every node."""
         ...
 
     def send(self, source: ExecutorId, target: int, groups: HandedGroups) -> None:
@@ -122,9 +135,21 @@ class GroupFibers(ExecutorFibers):
         """Let the groups that leave in a move leave, in a fiber of its own."""
         self.start(f"gives groups for version {version}", self.driver.give(version))
 
+    def copy_groups(self, version: int, loses: Mapping[int, int]) -> FiberSteps:
+        """Copy the state of groups that are about to leave."""
+        yield from self.drive(self.driver.copy_groups(version, loses))
+
+    def receive_copied(self, copied: CopiedGroups) -> FiberSteps:
+        """Install a portion of the state of groups that may come."""
+        yield from self.drive(self.driver.receive_copied(copied))
+
     def receive_groups(self, groups: HandedGroups) -> FiberSteps:
         """Install groups that another executor has given."""
         yield from self.drive(self.driver.receive_groups(groups))
+
+    def forget_groups(self, version: int) -> FiberSteps:
+        """End a move that was cancelled."""
+        yield from self.drive(self.driver.forget_groups(version))
 
     # what the driver asks for (GroupHost)
 
@@ -155,9 +180,21 @@ class GroupFibers(ExecutorFibers):
         """Report that the executor has given and got all groups of a move."""
         self.world.groups.exchanged(self.identity, version)
 
-    def fence(self, version: int) -> FiberSteps:
-        """Send a fence behind all outputs, and wait until it has passed everywhere."""
-        yield from self.world.groups.fence(self.identity, version)
+    def copy_of_groups(self, version: int, loses: Mapping[int, int]) -> OutgoingGroups:
+        """Begin to copy the state of groups."""
+        return OutgoingGroups(version, loses, self.identity, self.executor.store, ROWS_AT_ONCE, small=0)
+
+    def send_copied(self, executor: int, copied: CopiedGroups) -> FiberSteps:
+        """Send a portion of state to another executor, and wait until it is installed."""
+        yield from self.world.groups.send_copied(self.identity, executor, copied)
+
+    def send_fence(self, version: int) -> None:
+        """Send a fence behind all outputs."""
+        self.world.groups.send_fence(self.identity, version)
+
+    def await_fence(self, version: int) -> FiberSteps:
+        """Wait until the fence has passed everywhere."""
+        yield from self.world.groups.await_fence(self.identity, version)
 
     def send_groups(self, executor: int, groups: HandedGroups) -> None:
         """Send groups to another executor."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 
 from dask_elastic.executor import events
+from dask_elastic.executor.groups.copied_groups import CopiedGroups
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.migration.group_move import (
     PROGRESSIVE,
@@ -42,7 +43,8 @@ class GroupMoves:
     is_quiet : callable
         Whether all nodes have given up that checkpoint.
     happened : Counter of str
-        How often moves ended in which way, and how many groups arrived.
+        How often moves ended in which way, how many groups arrived, and how many portions of state were copied before
+        groups left, and how many while they did.
     """
 
     def __init__(self, world: MovingJob):
@@ -145,6 +147,8 @@ class GroupMoves:
         self.world.record("{}: {}", move, action.name)
         participants = self._participants(move)
         match action:
+            case GroupAction.COPY:
+                self._ask(move, participants, partial(self._copy, move))
             case GroupAction.HOLD:
                 self._ask(move, participants, partial(self._hold, move))
             case GroupAction.SWITCH | GroupAction.PAUSE:
@@ -219,10 +223,14 @@ class GroupMoves:
         for one in executors:
             self._at(self._node_of(one), steps(one))
 
+    def _copy(self, move: GroupMove[Hashable], executor: ExecutorId) -> FiberSteps:
+        if loses := _loses(move, executor):
+            yield from self._home(executor).copy_groups(move.version, loses)
+        self._answered(executor)
+
     def _hold(self, move: GroupMove[Hashable], executor: ExecutorId) -> FiberSteps:
-        home = self._home(executor)
+        home, loses = self._home(executor), _loses(move, executor)
         gains = tuple(group for group, to in move.executors.items() if to == executor.index)
-        loses = {group: to for group, to in move.executors.items() if move.before[group] == executor.index}
         try:
             yield from home.handle(events.HoldGroups(move.version, gains, loses, move.strategy == SYNCHRONISED))
         except MoveRefused:
@@ -235,7 +243,7 @@ class GroupMoves:
         yield None
 
     def _forgotten(self, move: GroupMove[Hashable], executor: ExecutorId) -> FiberSteps:
-        yield from self._home(executor).handle(events.ForgetGroups(move.version))
+        yield from self._home(executor).forget_groups(move.version)
         self._answered(executor)
 
     def _switch_all(self, move: GroupMove[Hashable], pauses: bool) -> None:
@@ -266,13 +274,29 @@ class GroupMoves:
 
     # between executors
 
-    def fence(self, executor: ExecutorId, version: int) -> FiberSteps:
-        """Send a fence to every node, and wait until it has passed."""
+    def send_copied(self, source: ExecutorId, target: int, copied: CopiedGroups) -> FiberSteps:
+        """Send a portion of state to another executor, and wait until it is installed."""
+        assert self.current is not None
+        self.happened["copied before" if self.current.phase is GroupPhase.COPYING else "copied last"] += 1
+        executor, installed = ExecutorId(source.component, target), []
+
+        def install() -> FiberSteps:
+            yield from self._home(executor).receive_copied(copied)
+            installed.append(True)
+
+        self._at(self._node_of(executor), install())
+        yield lambda: bool(installed)
+
+    def send_fence(self, executor: ExecutorId, version: int) -> None:
+        """Send a fence to every node."""
         home = self._node_of(executor)
         unpassed = self._unpassed[executor, version] = {node for node in self._nodes() if node != home}
         for node in sorted(unpassed):
             self.world.network.send(home, node, GroupFence(executor, version))
-        yield lambda: not unpassed
+
+    def await_fence(self, executor: ExecutorId, version: int) -> FiberSteps:
+        """Wait until the fence has passed at every node."""
+        yield lambda: not self._unpassed[executor, version]
 
     def receive(self, node: int, packet: GroupPacket) -> FiberSteps:
         """Handle a packet at a node."""
@@ -288,3 +312,8 @@ class GroupMoves:
         """Send groups to another executor, beside the channels that carry rows."""
         executor = ExecutorId(source.component, target)
         self._at(self._node_of(executor), self._home(executor).receive_groups(groups))
+
+
+def _loses(move: GroupMove[Hashable], executor: ExecutorId) -> dict[int, int]:
+    """Return the next executor of each group that leaves an executor."""
+    return {group: to for group, to in move.executors.items() if move.before[group] == executor.index}

@@ -140,7 +140,7 @@ def test_auto_chooses_by_what_moves_have_taken(pauses, chosen):
     planning = GroupPlanning(PlacementSettings(patience=1, max_moves=1))
     for strategy, pause in zip(("progressive", "synchronised"), pauses, strict=True):
         for _ in range(64):
-            planning.measured.observe(strategy, GroupsMoving(1.0, 10.0, 0.0), 10.0, pause, pause + 0.01)
+            planning.measured.observe(strategy, GroupsMoving(1.0, 10.0, 0.0), 10.0, 10.0, pause, pause + 0.01)
     planning.observe(snapshot(loads, owners, rates=(500.0, 1_000.0)))
     [decision] = planning.decide({KEY: {"count": owners}}, {KEY: {"count": "auto"}})
     assert decision.strategy == chosen

@@ -10,7 +10,7 @@ import pytest
 from dask_elastic.runtime.protocol.group_calls import HoldGroups
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
-from dask_elastic.runtime.worker.groups.local_move import LocalMove
+from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -40,7 +40,7 @@ def moves():
         members=SimpleNamespace(node=0, tier=tier, spec=spec), threads=SimpleNamespace(ended=False), homes={}, sent=sent
     )
     made = GroupMoves(part, SimpleNamespace(peer=lambda address: Peer(sent, address)))
-    made._move = LocalMove("op", 4, False, [GIVES])
+    made._move = LocalMove("op", 4, False, {GIVES: Share((), {})})
     made.part = part
     return made
 
@@ -51,7 +51,8 @@ def fenced(moves):
 
     def fence():
         try:
-            moves.fence(GIVES, 4)
+            moves.send_fence(GIVES, 4)
+            moves.await_fence(GIVES, 4)
             ended.append("passed")
         except Aborted:
             ended.append("aborted")

@@ -57,8 +57,9 @@ def planned(fake):
             scheduler = fake.Scheduler({"a": 8, "b": 8})
             for address in scheduler.workers:
                 scheduler.answers[address, part_calls.Report] = fake.empty_report(complete=False)
+                scheduler.answers[address, group_calls.CopyGroups] = None
                 scheduler.answers[address, group_calls.HoldGroups] = None
-                scheduler.answers[address, group_calls.SwitchGroups] = GroupsMoved(100, 0.25)
+                scheduler.answers[address, group_calls.SwitchGroups] = GroupsMoved(100, 0.25, 100)
             coordinator = Coordinator(scheduler)
             options = {"executors": 2, "paradigm": RESOURCE, "migration": "progressive", "placement": "flux", **given}
             for job in jobs:
@@ -130,7 +131,7 @@ def test_planning_learns_of_moves_in_its_own_thread_with_the_next_period(planned
         assert await period(coordinator, pool, decision("job", {0: 1})) == []
         await asyncio.gather(*coordinator.group_planning._moving.values())
         thread = pool.submit(threading.current_thread).result()
-        assert await period(coordinator, pool) == [(thread, 200, 0.25), (thread, "job", "op0")]
+        assert await period(coordinator, pool) == [(thread, 200, 200, 0.25), (thread, "job", "op0")]
         assert await period(coordinator, pool) == []
 
     planned(test, "job")

@@ -13,7 +13,14 @@ from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
 from dask_elastic.runtime.protocol.cluster_calls import Keep
-from dask_elastic.runtime.protocol.group_calls import ForgetGroups, GroupsMoved, HoldGroups, MoveGroups, SwitchGroups
+from dask_elastic.runtime.protocol.group_calls import (
+    CopyGroups,
+    ForgetGroups,
+    GroupsMoved,
+    HoldGroups,
+    MoveGroups,
+    SwitchGroups,
+)
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.job_status import Status
@@ -302,8 +309,9 @@ def test_home_does_not_move_while_sources_wait(durable):
 def test_key_groups_do_not_move_while_sources_wait_and_stay_with_their_executors(durable):
     async def test(coordinator, scheduler, parts):
         for address in scheduler.workers:
+            scheduler.answers[address, CopyGroups] = None
             scheduler.answers[address, HoldGroups] = scheduler.answers[address, ForgetGroups] = None
-            scheduler.answers[address, SwitchGroups] = GroupsMoved(0, 0.0)
+            scheduler.answers[address, SwitchGroups] = GroupsMoved(0, 0.0, 0)
         await coordinator.groups.move_groups(MoveGroups("job", "op0", (0,), 2, None))
         before, refused = parts.record.groups.table("op0").owners.tolist(), []
 

@@ -2,8 +2,9 @@
 
 Notes
 -----
-Decisions 86 and 89. `GroupMove` says what the nodes are asked next. Until the upstream instances are asked to switch or
-to pause, any error cancels the move. From then on the loss of a node ends the generation, as does an unknown error.
+Decisions 86, 89 and 99. `GroupMove` says what the nodes are asked next. Until the upstream instances are asked to
+switch or to pause, any error cancels the move. From then on the loss of a node ends the generation, as does an unknown
+error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_elastic.control.explanation.amounts import size
-from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED, GroupAction, GroupEvent, GroupMove, GroupPhase
+from dask_elastic.migration.group_move import (
+    CANCELLABLE,
+    PROGRESSIVE,
+    SYNCHRONISED,
+    GroupAction,
+    GroupEvent,
+    GroupMove,
+    GroupPhase,
+)
 from dask_elastic.migration.strategy import AUTO, BETWEEN_EXECUTORS
 from dask_elastic.runtime.protocol import group_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
@@ -126,7 +135,8 @@ class GroupMoves:
                 moved = await self._carry_out(record, move)
         finally:
             groups.end()
-        result = MovedGroups(len(moves), moved.nbytes, moved.pause, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        result = MovedGroups(len(moves), moved.nbytes, moved.pause, seconds, moved.paused_bytes)
         logger.info("job %r: %s: %s", record.name, move, result)
         noun = "key group" if result.groups == 1 else "key groups"
         what = f"{result.groups} {noun} of {operator!r} moved"
@@ -135,7 +145,7 @@ class GroupMoves:
 
     async def _carry_out(self, record: JobRecord, move: GroupMove[int]) -> GroupsMoved:
         """Have the nodes do what the protocol says, until the move has ended."""
-        nbytes, pause, reason = 0, 0.0, ""
+        nbytes, paused_bytes, pause, reason = 0, 0, 0.0, ""
         # Workers may join meanwhile, but none of the instances is ever there.
         nodes = sorted(record.homes.needed)
         action = move.handle(GroupEvent.STARTED)
@@ -148,11 +158,12 @@ class GroupMoves:
                 reason = reason or _text(errors[0])
             done = [answer for answer in answers if isinstance(answer, GroupsMoved)]
             nbytes += sum(one.nbytes for one in done)
+            paused_bytes += sum(one.paused_bytes for one in done)
             pause = max(pause, *(one.pause for one in done), 0.0)
             action = self._next(record, move, action, nodes, answers)
         if move.phase is not GroupPhase.ARRIVED:
             raise MoveRefused(f"the groups of {move.operator!r} of job {record.name!r} stay where they are: {reason}")
-        return GroupsMoved(nbytes, pause)
+        return GroupsMoved(nbytes, pause, paused_bytes)
 
     async def _asked(self, record: JobRecord, move: GroupMove[int], nodes: list[int], call: PartCall[Any]) -> list[Any]:
         """Call nodes; returns the answer or the error of each.
@@ -177,7 +188,7 @@ class GroupMoves:
             # What a lost node still holds ends with the generation.
             return move.handle(GroupEvent.ALL_ANSWERED)
         errors = [answer for answer in answers if isinstance(answer, Exception)]
-        if errors and action is not GroupAction.HOLD:
+        if errors and action not in CANCELLABLE:
             move.handle(GroupEvent.LOST)
             self._failed(record, move.operator, errors[0])
             raise errors[0]
@@ -198,6 +209,8 @@ def _call(record: JobRecord, move: GroupMove[int], action: GroupAction) -> PartC
     which = (*record.generation_id, move.operator, move.version)
     executors = dict(move.executors)
     match action:
+        case GroupAction.COPY:
+            return group_calls.CopyGroups(*which, executors)
         case GroupAction.HOLD:
             return group_calls.HoldGroups(*which, executors, move.strategy == SYNCHRONISED)
         case GroupAction.SWITCH | GroupAction.PAUSE:

@@ -160,7 +160,8 @@ class GroupPlanningDriver(PeriodicPlanning):
         now, interval = time.time(), record.spec.options.report_interval
 
         def note(planning: GroupPlanning) -> None:
-            planning.measured.observe(decision.strategy, expected, moved.nbytes, moved.pause, moved.seconds)
+            taken = moved.nbytes, moved.paused_bytes, moved.pause, moved.seconds
+            planning.measured.observe(decision.strategy, expected, *taken)
             planning.moved((record.name, decision.generation), decision.operator, now, interval)
 
         self._ended.append(note)

@@ -34,13 +34,19 @@ class GroupHandlers:
     def handled(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
         return [
+            group_calls.CopyGroups.handled_by(self.copy),
             group_calls.HoldGroups.handled_by(self.hold),
             group_calls.SwitchGroups.handled_by(self.switch),
             group_calls.GiveGroups.handled_by(self.give),
             group_calls.ResumeGroups.handled_by(self.resume),
             group_calls.ForgetGroups.handled_by(self.forget),
+            group_calls.InstallCopied.handled_by(self.install_copied),
             group_calls.InstallGroups.handled_by(self.install),
         ]
+
+    async def copy(self, call: group_calls.CopyGroups) -> None:
+        """Have executors copy the state of the groups that they are to lose."""
+        await _result(await self._node.in_thread(self._groups(call).copy, call))
 
     async def hold(self, call: group_calls.HoldGroups) -> None:
         """Have executors hold what arrives for the groups that they gain."""
@@ -61,6 +67,10 @@ class GroupHandlers:
     async def forget(self, call: group_calls.ForgetGroups) -> None:
         """End a move that was cancelled."""
         await self._node.in_thread(self._groups(call).forget, call)
+
+    async def install_copied(self, call: group_calls.InstallCopied) -> None:
+        """Install a portion of the state of groups that may come."""
+        await self._node.in_thread(self._groups(call).install_copied, call)
 
     async def install(self, call: group_calls.InstallGroups) -> None:
         """Install groups that an executor of another node gives."""

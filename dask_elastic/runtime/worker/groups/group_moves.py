@@ -2,8 +2,9 @@
 
 Notes
 -----
-Decisions 86 and 89. The coordinator asks all nodes; see `dask_elastic.runtime.protocol.group_calls`. Between two nodes
-travel, on the channel that carries rows, end marks and fences; state goes by calls, beside the rows.
+Decisions 86, 89 and 99. The coordinator asks all nodes; see `dask_elastic.runtime.protocol.group_calls`. Between two
+nodes travel, on the channel that carries rows, end marks and fences; state goes by calls, beside the rows. Memory for
+copied state is bounded: the next portion is made when the other executor has installed the one before.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 
 from dask_elastic.executor import events
+from dask_elastic.executor.groups.copied_groups import CopiedGroups
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.runtime.protocol.group_calls import (
+    CopyGroups,
     ForgetGroups,
     GiveGroups,
     GroupsMoved,
     HoldGroups,
+    InstallCopied,
     InstallGroups,
     ResumeGroups,
     SwitchGroups,
 )
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_exchange import GroupExchange
-from dask_elastic.runtime.worker.groups.group_message import handed_of, message_of
+from dask_elastic.runtime.worker.groups.group_message import copied_message, copied_of, handed_of, message_of
 from dask_elastic.runtime.worker.groups.group_threads import GroupThreads
-from dask_elastic.runtime.worker.groups.local_move import LocalMove
+from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
 from dask_elastic.runtime.worker.homes.awaited_answers import AwaitedAnswers
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError, UnknownJob
@@ -61,6 +66,46 @@ class GroupMoves:
 
     # what the coordinator asks
 
+    def copy(self, call: CopyGroups) -> Future[GroupsMoved]:
+        """Have the executors here copy the state of groups that they are to give; the result comes when all have.
+
+        Raises
+        ------
+        MoveRefused
+            If groups do not move here. The result is `MoveRefused` if the state cannot be copied.
+        """
+        move = self._begin(call, drains=False)
+        waited = move.wait_for_copied()
+        for executor, share in move.shares.items():
+            if share.loses:
+                home = self._home(executor)
+                self._part.threads.start(f"{executor}-copies", partial(self._copy, move, home, share))
+        if self._part.threads.ended:
+            # What ends the waits may have come before.
+            self.abort()
+        return waited
+
+    @staticmethod
+    def _copy(move: LocalMove, home: GroupThreads, share: Share) -> None:
+        try:
+            home.copy_groups(move.version, share.loses)
+        except Exception as error:  # whatever it is, the groups stay
+            move.abort(MoveRefused(f"the state of groups of {home.identity} cannot be copied: {error}"))
+        else:
+            move.copied(home.identity)
+
+    def _begin(self, call: CopyGroups | HoldGroups, drains: bool) -> LocalMove:
+        """Note a move, in which all executors of the operator here take part if they are drained."""
+        table = self._table(call.operator)
+        table.check(call.executors)
+        shares = {home.identity: self._share(table, call, home.identity.index) for home in self._homes(call.operator)}
+        if not drains:
+            shares = {executor: share for executor, share in shares.items() if share.gains or share.loses}
+        move = LocalMove(call.operator, call.version, drains, shares)
+        with self._lock:
+            self._move = move
+        return move
+
     def hold(self, call: HoldGroups) -> None:
         """Have the executors here hold what arrives for the groups that they gain.
 
@@ -69,23 +114,16 @@ class GroupMoves:
         MoveRefused
             If groups do not move here, or an executor cannot take part; others may hold groups until `forget`.
         """
-        table = self._table(call.operator)
-        table.check(call.executors)
-        participants: list[GroupThreads] = []
-        for home in self._homes(call.operator):
-            gains, loses = self._share(table, call, home.identity.index)
-            if gains or loses or call.drains:
-                participants.append(home)
-        with self._lock:
-            self._move = LocalMove(call.operator, call.version, call.drains, [one.identity for one in participants])
-        for home in participants:
-            gains, loses = self._share(table, call, home.identity.index)
-            home.handle(events.HoldGroups(call.version, gains, loses, call.drains))
+        self._table(call.operator)
+        # A move that copies state has begun before.
+        move = self._begin(call, True) if call.drains else self._current(call.operator, call.version)
+        for executor, (gains, loses) in move.shares.items():
+            self._home(executor).handle(events.HoldGroups(call.version, gains, loses, call.drains))
 
     @staticmethod
-    def _share(table: GroupTable, call: HoldGroups, executor: int) -> tuple[tuple[int, ...], dict[int, int]]:
+    def _share(table: GroupTable, call: CopyGroups | HoldGroups, executor: int) -> Share:
         gains = tuple(group for group, to in call.executors.items() if to == executor)
-        return gains, {group: to for group, to in call.executors.items() if table.owners[group] == executor}
+        return Share(gains, {group: to for group, to in call.executors.items() if table.owners[group] == executor})
 
     def switch(self, call: SwitchGroups) -> Future[GroupsMoved]:
         """Have the instances here use the next table; the result comes when the executors here have done their part."""
@@ -97,7 +135,7 @@ class GroupMoves:
         with self._guarded():
             for origin, mark in self._tier.switch_groups(call.operator, table, self._upstream(call), call.pauses):
                 self._part.exchange.send_mark(origin, call.operator, mark)
-            for executor in move.participants:
+            for executor in move.shares:
                 self._home(executor).handle(events.MarksDue(call.version))
         return waited
 
@@ -105,7 +143,7 @@ class GroupMoves:
         """Have the executors here give their groups; the result comes when they have got theirs as well."""
         move = self._current(call.operator, call.version)
         waited = move.wait_for_exchanged()
-        for executor in move.participants:
+        for executor in move.shares:
             self._home(executor).give(call.version)
         return waited
 
@@ -114,16 +152,34 @@ class GroupMoves:
         move = self._current(call.operator, call.version)
         self._tier.resume(call.operator, self._upstream(call))
         self._exchange.resume()
-        return GroupsMoved(0, move.seconds)
+        return GroupsMoved(0, move.seconds, 0)
 
     def forget(self, call: ForgetGroups) -> None:
         """End a move that was cancelled."""
+        error = MoveRefused(f"the move of groups of {call.operator!r} to version {call.version} is cancelled")
         with self._lock:
             move, self._move = self._move, None
-        if move is not None and move.version == call.version:
-            for executor in move.participants:
-                with self._guarded():
-                    self._home(executor).handle(events.ForgetGroups(call.version))
+            copying = list(self._answers.values())
+        for one in copying:
+            one.end(error)
+        if move is not None:
+            move.abort(error)
+        # Portions of state may come where the move itself has not been heard of.
+        for home in self._homes(call.operator):
+            with self._guarded():
+                home.forget_groups(call.version)
+
+    def install_copied(self, call: InstallCopied) -> None:
+        """Install a portion of the state of groups that may come from an executor of another node.
+
+        Raises
+        ------
+        MoveRefused
+            If the move was cancelled.
+        StateMemoryExceeded
+            If there is no memory for it.
+        """
+        self._home(ExecutorId(call.operator, call.executor)).receive_copied(copied_of(call))
 
     def install(self, call: InstallGroups) -> None:
         """Install groups that an executor of another node gives."""
@@ -131,7 +187,7 @@ class GroupMoves:
 
     def _install(self, executor: ExecutorId, handed: HandedGroups) -> None:
         move = self._current(executor.component, handed.version)
-        move.got(0 if handed.state is None else handed.state.nbytes)
+        move.got(handed.nbytes)
         with self._guarded():
             self._home(executor).receive_groups(handed)
 
@@ -148,6 +204,26 @@ class GroupMoves:
     def exchanged(self, executor: ExecutorId, version: int) -> None:
         """Note that an executor has given and got all groups of a move."""
         self._current(executor.component, version).exchanged(executor)
+
+    def send_copied(self, source: ExecutorId, target: int, copied: CopiedGroups) -> None:
+        """Send a portion of state to another executor of the operator, and wait until it is installed.
+
+        Raises
+        ------
+        Exception
+            That of the other node, or of the connection to it; or why it must not wait any more.
+        """
+        executor = ExecutorId(source.component, target)
+        node = self._tier.node_of(executor)
+        if node == self._here:
+            self._home(executor).receive_copied(copied)
+        else:
+            spec = self._part.members.spec
+            with self._awaited(source) as answers:
+                message = copied_message(spec.generation_id, executor, copied)
+                answers.of(self._node.call_worker(spec.nodes[node], message))
+        # Counted where it is sent: the other node may not know of the move yet.
+        self._current(source.component, copied.version).sent(copied.nbytes)
 
     def send(self, source: ExecutorId, target: int, groups: HandedGroups) -> None:
         """Send groups to another executor of the operator.
@@ -183,22 +259,29 @@ class GroupMoves:
 
     # fences
 
-    def fence(self, executor: ExecutorId, version: int) -> None:
-        """Send a fence behind the outputs of an executor here, and wait until it has passed at all other nodes.
+    def send_fence(self, executor: ExecutorId, version: int) -> None:
+        """Send a fence behind the outputs of an executor here, to all other nodes.
 
         Raises
         ------
-        Aborted
-            If the job ends meanwhile.
         NodeLost
             If a node is lost that gets outputs.
         """
         spec = self._part.members.spec
         nodes = self._tier.settled - {self._here}
-        passed = self._current(executor.component, version).fence(executor, nodes)
+        self._current(executor.component, version).fence(executor, nodes)
         for node in sorted(nodes):
             self._node.peer(spec.nodes[node]).send_group_fence(spec.generation_id, executor, version)
-        passed.wait()
+
+    def await_fence(self, executor: ExecutorId, version: int) -> None:
+        """Wait until the fence of an executor here has passed at all other nodes.
+
+        Raises
+        ------
+        Aborted
+            If the job ends meanwhile.
+        """
+        self._current(executor.component, version).await_fence(executor)
         if self._part.threads.ended:
             raise Aborted
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, Protocol
 
 from dask_elastic.executor.drivers.group_driver import GroupDriver
 from dask_elastic.executor.drivers.steps import run
+from dask_elastic.executor.groups.copied_groups import CopiedGroups
 from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
 from dask_elastic.executor.processor import Processor
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.vocab.identity import ExecutorId
@@ -28,8 +31,16 @@ class GroupReports(Protocol):
         """Note that an executor has given and got all groups of a move."""
         ...
 
-    def fence(self, executor: ExecutorId, version: int) -> None:
-        """Send a fence behind all outputs, and wait until it has passed everywhere."""
+    def send_copied(self, source: ExecutorId, target: int, copied: CopiedGroups) -> None:
+        """Send a portion of state to another executor of the operator, and wait until it is installed."""
+        ...
+
+    def send_fence(self, executor: ExecutorId, version: int) -> None:
+        """Send a fence behind all outputs."""
+        ...
+
+    def await_fence(self, executor: ExecutorId, version: int) -> None:
+        """Wait until the fence has passed everywhere."""
         ...
 
     def send(self, source: ExecutorId, target: int, groups: HandedGroups) -> None:
@@ -64,6 +75,18 @@ class GroupThreads(ExecutorThreads):
         """Let the groups that leave in a move leave, in a thread of its own."""
         self.threads.start(f"{self.identity}-gives", partial(run, self.driver.give(version)))
 
+    def copy_groups(self, version: int, loses: Mapping[int, int]) -> None:
+        """Copy the state of groups that are about to leave, in the calling thread, which must not read connections."""
+        run(self.driver.copy_groups(version, loses))
+
+    def receive_copied(self, copied: CopiedGroups) -> None:
+        """Install a portion of the state of groups that may come; in a thread as for `copy_groups`."""
+        run(self.driver.receive_copied(copied))
+
+    def forget_groups(self, version: int) -> None:
+        """End a move that was cancelled; in a thread as for `copy_groups`."""
+        run(self.driver.forget_groups(version))
+
     def receive_groups(self, groups: HandedGroups) -> None:
         """Install groups that another executor has given, in the calling thread, which must not read connections."""
         run(self.driver.receive_groups(groups))
@@ -84,9 +107,21 @@ class GroupThreads(ExecutorThreads):
         """Report that the executor has given and got all groups of a move."""
         self._reports.exchanged(self.identity, version)
 
-    def fence(self, version: int) -> None:
-        """Send a fence behind all outputs, and wait until it has passed everywhere."""
-        self._reports.fence(self.identity, version)
+    def copy_of_groups(self, version: int, loses: Mapping[int, int]) -> OutgoingGroups:
+        """Begin to copy the state of groups, each for its next executor."""
+        return OutgoingGroups(version, loses, self.identity, self.executor.store, clock=time.perf_counter)
+
+    def send_copied(self, executor: int, copied: CopiedGroups) -> None:
+        """Send a portion of state to another executor of the operator, and wait until it is installed."""
+        self._reports.send_copied(self.identity, executor, copied)
+
+    def send_fence(self, version: int) -> None:
+        """Send a fence behind all outputs."""
+        self._reports.send_fence(self.identity, version)
+
+    def await_fence(self, version: int) -> None:
+        """Wait until the fence has passed everywhere."""
+        self._reports.await_fence(self.identity, version)
 
     def send_groups(self, executor: int, groups: HandedGroups) -> None:
         """Send groups to another executor of the operator."""
