@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
     rows, random = Rows(job), np.random.default_rng(5)
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(rows.run)
-        came = 0
+        came, before_pause = 0, Counter()
         try:
             for turn in range(6):
                 operator, executors = ("first", 3) if turn % 2 == 0 else ("second", 2)
@@ -48,6 +49,7 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
                 sent = int(rows.sent[5])
                 moved = job.move_groups(operator, chosen, target, STRATEGIES[turn // 2 % 2])
                 assert moved.groups == len(chosen)
+                before_pause[STRATEGIES[turn // 2 % 2]] += moved.nbytes - moved.paused_bytes
                 came += len(chosen)
                 assert owners(job, operator) == before | dict.fromkeys(chosen, target)
                 wait_until(lambda: sending.done() or rows.sent[5] > sent, "rows are sent")  # noqa: B023
@@ -56,6 +58,8 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
         finally:
             rows.stops = True
         sending.result()
+    # Only progressive moves copy state before rows wait.
+    assert before_pause["progressive"] > 0 == before_pause["synchronised"]
     rows.send()
     reached = pd.Timestamp(rows.newest - 1, unit="us")
     wait_until(lambda: (event_times(job, "second") >= reached).all(), "event time passes all executors")
