@@ -61,6 +61,8 @@ class OutgoingRows:
         Decides how many rows are copied at once, up to `at_once`, from how long tasks waited.
     clock : callable
         Returns seconds, for `pieces`.
+    shards : ndarray of bool, optional
+        The shards whose rows are copied, all by default: sweeps visit the rows of others only if these have changed.
 
     Notes
     -----
@@ -90,6 +92,7 @@ class OutgoingRows:
         at_once: int = AT_ONCE,
         pieces: Pieces | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        shards: Chosen | None = None,
     ):
         self._store = store
         self._at_once = at_once
@@ -101,6 +104,9 @@ class OutgoingRows:
         with store.still():
             store.outgoing = self
             store.slots.begin_copy()
+            if shards is not None and store.slots.uncopied is not None:
+                for window in store.slots.windows():
+                    store.slots.uncopied[window] &= shards.take(store.slots.shards[window])
 
     def sweep(self, shards: Chosen | None = None) -> Iterator[Portion]:
         """Yield the rows to be copied once through the store; new ones, and those that change behind, are left.
@@ -115,9 +121,12 @@ class OutgoingRows:
         Portion
             Some rows.
         """
+        yield from self._swept(shards, self._pieces)
+
+    def _swept(self, shards: Chosen | None, pieces: Pieces | None) -> Iterator[Portion]:
         # Keys may be added as fast as rows are copied.
         self._next, self._end = 0, self._store.slots.used
-        while (portion := self._take(shards)) is not None:
+        while (portion := self._take(shards, pieces)) is not None:
             yield portion
 
     def rest(self, shards: Chosen | None = None) -> Iterator[Portion]:
@@ -137,7 +146,8 @@ class OutgoingRows:
         while any_left:
             # Packing during the last sweep may have moved rows to where it had been already.
             any_left = False
-            for portion in self.sweep(shards):
+            # In few portions: rows wait for the last one.
+            for portion in self._swept(shards, None):
                 any_left = True
                 yield portion
         if not self._declared and self._store.key_schema is not None:
@@ -150,35 +160,37 @@ class OutgoingRows:
             if self._store.outgoing is self:
                 self._store.outgoing = self._store.slots.uncopied = None
 
-    def _take(self, shards: Chosen | None) -> Portion | None:
+    def _take(self, shards: Chosen | None, pieces: Pieces | None) -> Portion | None:
         with self._store.still():
             began = self._clock()
-            slots = self._found(shards)
+            slots = self._found(shards, pieces)
             if not len(slots):
                 return None
             slots = self._store.slots.portions(slots)[0]
             portion = self._portion(slots)
-            if self._pieces is not None:
-                self._pieces.took(len(slots), self._clock() - began)
+            if pieces is not None:
+                pieces.took(len(slots), self._clock() - began)
             return portion
 
-    def _found(self, shards: Chosen | None) -> Slots:
+    def _found(self, shards: Chosen | None, pieces: Pieces | None) -> Slots:
         """Return the next slots to copy; the caller holds the store still."""
         uncopied = self._store.slots.uncopied
         if self._store.outgoing is not self or uncopied is None:
             return np.empty(0, np.intp)
         end = min(self._end, self._store.slots.used)
-        most = self._at_once if self._pieces is None else min(self._at_once, self._pieces.rows)
-        while self._next < end:
+        most = self._at_once if pieces is None else min(self._at_once, pieces.rows)
+        found: list[Slots] = []
+        # Of several windows: what has changed may be few rows among many.
+        while most > 0 and self._next < end:
             window = slice(self._next, min(end, self._next + _WINDOW))
-            wanted = uncopied[window]
-            if shards is not None and wanted.any():
-                wanted = wanted & shards.take(self._store.slots.shards[window])
-            found: Slots = self._next + np.flatnonzero(wanted)[:most]
-            if len(found):
-                return found
+            slots: Slots = self._next + np.flatnonzero(uncopied[window])
+            if shards is not None:
+                slots = slots[shards.take(self._store.slots.shards[slots])]
+            slots = slots[:most]
+            found.append(slots)
+            most -= len(slots)
             self._next += _WINDOW
-        return np.empty(0, np.intp)
+        return np.concatenate(found) if found else np.empty(0, np.intp)
 
     def _portion(self, slots: Slots) -> Portion:
         arrays = self._store.slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -150,3 +151,17 @@ def test_round_without_changes_is_the_last_one():
     copy.end()
     moving.write(0)
     assert [*copy.rest(1)] == []
+
+
+def test_rest_is_one_portion_though_tasks_waited_long_for_each_piece(monkeypatch):
+    monkeypatch.setattr("dask_elastic.state.outgoing_rows._WINDOW", 4)
+    moving, ticks = Moving(), itertools.count()
+    for key in range(KEYS):
+        moving.write(key)
+    copy = OutgoingGroups(7, {0: 1}, ExecutorId("op", 0), moving.here, clock=lambda: float(next(ticks)))
+    while copy.goes_on:
+        assert all(target == 1 for target, _ in copy.round())
+    for key in range(KEYS):
+        moving.write(key)
+    [rest] = copy.rest(1)
+    assert sum(part.rows.num_rows for part in rest.rows) == KEYS / GROUPS

@@ -63,7 +63,8 @@ class OutgoingGroups:
         self._chosen = {target: np.isin(np.arange(store.shards), groups) for target, groups in self._groups.items()}
         self._portions = dict.fromkeys(self._groups, 0)
         self._rounds = CopyRounds(small)
-        self._rows = outgoing_rows(executor.component, store, at_once, clock)
+        leaving = np.isin(np.arange(store.shards), [*loses])
+        self._rows = outgoing_rows(executor.component, store, at_once, clock, leaving)
 
     def round(self) -> Iterator[tuple[int, CopiedGroups]]:
         """Yield what is not copied, once through the state, each portion with the executor that is to get it."""

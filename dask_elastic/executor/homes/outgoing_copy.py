@@ -10,7 +10,7 @@ import pyarrow as pa
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.migration.copy_pieces import CopyPieces
 from dask_elastic.state.codec import encode
-from dask_elastic.state.outgoing_rows import AT_ONCE, OutgoingRows, Portion
+from dask_elastic.state.outgoing_rows import AT_ONCE, Chosen, OutgoingRows, Portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,17 @@ class OutgoingCopy:
 
 
 def outgoing_rows(
-    component: str, store: PrimaryState, at_once: int, clock: Callable[[], float] | None
+    component: str,
+    store: PrimaryState,
+    at_once: int,
+    clock: Callable[[], float] | None,
+    shards: Chosen | None = None,
 ) -> dict[str, OutgoingRows]:
-    """Return the rows to copy of each compute of a component; the arguments are as for `OutgoingCopy`."""
+    """Return the rows to copy of each compute of a component; see `OutgoingCopy` and `OutgoingRows`."""
     return {
-        name: OutgoingRows(part, at_once) if clock is None else OutgoingRows(part, at_once, CopyPieces(at_once), clock)
+        name: OutgoingRows(part, at_once, shards=shards)
+        if clock is None
+        else OutgoingRows(part, at_once, CopyPieces(at_once), clock, shards)
         for name, part in store.stores(component).items()
     }
 
