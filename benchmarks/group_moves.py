@@ -1,7 +1,9 @@
 """Key groups that move between executors of one core: the longest pause of a group, and the throughput meanwhile.
 
 An operator has four executors on two workers, and 64 key groups. A steady stream loads each executor to a fraction ρ of
-its capacity (service times are emulated by sleeping, so that few cores stand for more). Sixteen groups move from one
+its capacity (service times are emulated by sleeping, so that few cores stand for more); one that has all groups of
+another as well has twice this load, so that with more than about half its queue grows, and moving groups wait for it.
+Sixteen groups move from one
 executor to another on the other worker, and back, either few at a time progressively (State migration, section 3.2) or
 all at once with global synchronisation (the resource-centric baseline of Elasticutor). Both strategies alternate within
 one run, with the same plan, for each size of the state.
@@ -12,7 +14,7 @@ that the job reports, from the first instance that sends by the next table until
 again; the bytes that moved during pauses; the rows processed during a migration as a share of those that were due; and
 its length. A line per size has the pauses of the synchronised migrations divided by those of the progressive ones.
 
-    python benchmarks/group_moves.py [--migrations 3] [--rho 0.5] [--megabytes 8 33 128 320] [--most 1] [--pause 1]
+    python benchmarks/group_moves.py [--migrations 3] [--rho 0.25] [--megabytes 8 33 128 320] [--most 1] [--pause 1]
 """
 
 from __future__ import annotations
@@ -164,7 +166,7 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--migrations", type=int, default=3, help="of each strategy, there and back")
-    parser.add_argument("--rho", type=float, default=0.5)
+    parser.add_argument("--rho", type=float, default=0.25)
     parser.add_argument(
         "--megabytes", type=float, nargs="*", default=[8.0, 33.0, 128.0, 320.0], help="state, each size"
     )
