@@ -26,6 +26,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.tables import as_batches, is_table
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.listed_arrays import batch_of_dicts
 
 SWEPT_AFTER = 60.0
 """Seconds for which expired state is kept: a replay after a loss runs at the processing time of the first run."""
@@ -304,7 +305,7 @@ class DictRows:
                     "name the columns and their types, as in @de.per_row(output={'change': pa.float64()})"
                 )
         try:
-            batch = pa.RecordBatch.from_pylist(rows, schema=self._schema)
+            batch = batch_of_dicts(rows, self._schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             origin = "declared" if self._declared else "of the first rows"
             raise TypeError(

@@ -20,6 +20,7 @@ from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
+from dask_elastic.vocab.listed_arrays import listed_array
 
 IDENTITY = ("__hash", "__check", "__shard", "__deleted")
 """The first columns of encoded state."""
@@ -165,7 +166,7 @@ def _to_arrow(values: npt.NDArray[Any]) -> pa.Array:
         text = _text(values)
         if text is not None:
             return text
-        return pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
+        return listed_array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     return array_of(values.view(np.int64) if values.dtype.kind in "Mm" else values)
 
 
@@ -174,7 +175,7 @@ def _text(values: npt.NDArray[Any]) -> pa.Array | None:
     if any(value is not None and type(value) is not str for value in values):
         return None
     try:
-        return pa.array(values, pa.large_string())
+        return listed_array(values, pa.large_string())
     except UnicodeEncodeError:  # A lone surrogate; pickling supports it.
         return None
 
@@ -197,7 +198,7 @@ def _lists_to_arrow(lists: Ragged) -> pa.Array:
     text = _text(lists.values)
     if text is not None:
         return pa.LargeListArray.from_arrays(array_of(lists.offsets), text)
-    return pa.array([cloudpickle.dumps(values) for values in lists.to_lists()], pa.large_binary())
+    return listed_array([cloudpickle.dumps(values) for values in lists.to_lists()], pa.large_binary())
 
 
 def _lists_from_arrow(column: pa.Array, field: Field) -> Ragged:

@@ -12,6 +12,8 @@ import pyarrow as pa
 from dask_elastic.topology.aggregates.operand import storage, stored, validity
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
 from dask_elastic.topology.state_kind import Element
+from dask_elastic.vocab.arrow_arrays import array_of
+from dask_elastic.vocab.listed_arrays import listed_array
 
 Values = npt.NDArray[Any]
 Known = npt.NDArray[np.bool_]
@@ -99,9 +101,9 @@ def to_array(values: Any, kind: pa.DataType) -> pa.Array:
         values = values.combine_chunks()
     if pa.types.is_integer(kind) and isinstance(values, list | tuple):
         # From a list Arrow would truncate floats silently; from an array it refuses to.
-        values = pa.array(values)
+        values = listed_array(values)
     if not isinstance(values, pa.Array):
-        return pa.array(values, type=kind)
+        return listed_array(values, kind) if type(values) is list else pa.array(values, type=kind)
     # A cast takes longer than all other steps of storing a few values, even if it changes nothing.
     return values if values.type == kind else values.cast(kind)
 
@@ -123,12 +125,15 @@ def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Ar
     Array
         One element per value.
     """
-    if not isinstance(kind, pa.DataType):
-        has = np.ones(len(values), np.bool_) if known is None else known
-        pickled = [cloudpickle.dumps(value) if is_known else None for value, is_known in zip(values, has, strict=True)]
-        return pa.array(pickled, pa.large_binary())
-    listed = list(values) if values.dtype == object else values
-    return pa.array(listed, kind, mask=None if known is None else ~known)
+    if isinstance(kind, pa.DataType) and values.dtype != object:
+        mask = None if known is None else ~known
+        is_same = values.dtype.kind in "biuf" and pa.from_numpy_dtype(values.dtype) == kind
+        return array_of(values, mask) if is_same else pa.array(values, kind, mask=mask)
+    has = [True] * len(values) if known is None else known.tolist()
+    if isinstance(kind, pa.DataType):
+        return listed_array([value if is_known else None for value, is_known in zip(values, has, strict=True)], kind)
+    pickled = [cloudpickle.dumps(value) if is_known else None for value, is_known in zip(values, has, strict=True)]
+    return listed_array(pickled, pa.large_binary())
 
 
 def to_python(values: Values, kind: Element, known: Known | None = None) -> list[Any]:

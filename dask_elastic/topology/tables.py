@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.topology.schema import plain_column, plain_schema
+from dask_elastic.vocab.listed_arrays import table_of_columns
 
 TABLES_TAKEN = (
     "a pyarrow RecordBatch or Table, a dict of columns, a pandas or Polars DataFrame, or another object with Arrow's "
@@ -78,7 +79,7 @@ def as_table(value: object) -> pa.Table | None:
         return None
     try:
         if isinstance(value, Mapping):
-            return pa.Table.from_pydict(dict(value))
+            return table_of_columns(value)
         if _is_pandas_frame(value):
             return pa.Table.from_pandas(value, preserve_index=False)
         return _imported(value)

@@ -65,6 +65,32 @@ keyed = windowed.source("rows", de.sources.Arrow(timed, event_time="at")).key_by
 counted = keyed.window("1s").compute({"n": de.aggregate.Count()}, name="counted")
 counted.sink(de.sinks.Call(print), name="out")
 assert run(windowed).outputs["counted"].column("n").to_pylist() == [2]
+
+def items():
+    yield {"k": [1, 2, 1], "word": ["a", None, "c"]}
+
+def seen(state, word):
+    state["n"], state["word"] = (state["n"] or 0) + 1, word
+    return {"n": state["n"], "word": word, "half": state["n"] / 2, "is_first": state["n"] == 1}
+
+@de.per_row
+def per_row(row, state):
+    return seen(state, row["word"])
+
+@de.per_key
+def per_key(key, rows, state):
+    return [seen(state, word) for word in rows["word"].to_pylist()]
+
+own = de.Topology("own")
+keyed = own.source("rows", de.sources.Iterable(items)).key_by("k")
+for logic in (per_row, per_key):
+    name = logic.function.__name__
+    computed = keyed.compute(logic, state={"n": pa.int64(), "word": pa.string()}, name=name)
+    computed.sink(de.sinks.Call(print), name=f"out_{name}")
+results = run(own)
+assert results.outputs["per_row"].column("word").to_pylist() == ["a", None, "c"]
+assert results.outputs["per_key"].column("half").to_pylist() == [0.5, 0.5, 1.0]
+assert results.state["per_row"].num_rows == 2
 """
     assert imported(code) & HEAVY == set()
 

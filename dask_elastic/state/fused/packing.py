@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from dask_elastic.vocab.listed_arrays import listed_array
+
 FIRST = ""
 """Stands for the compute that gives the component its name."""
 
@@ -38,9 +40,9 @@ def pack(parts: Mapping[str, tuple[pa.RecordBatch | None, pa.Schema | None]]) ->
     if not rows:
         return None
     columns = [
-        pa.array([name for name, _, _ in rows], pa.string()),
-        pa.array([_written(state) for _, state, _ in rows], pa.large_binary()),
-        pa.array(
+        listed_array([name for name, _, _ in rows], pa.string()),
+        listed_array([_written(state) for _, state, _ in rows], pa.large_binary()),
+        listed_array(
             [None if schema is None else schema.serialize().to_pybytes() for _, _, schema in rows], pa.large_binary()
         ),
     ]

@@ -15,6 +15,7 @@ from dask_elastic.topology.aggregates.hyperloglog import LEAST_ERROR, MOST_ERROR
 from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, validity
 from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of
 from dask_elastic.topology.aggregates.value_hash import BITS, Words, can_hash, hash_values
+from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import TopologyError
 
 Ordinals = npt.NDArray[np.intp]
@@ -134,7 +135,7 @@ class _BoundDistinctCount(BoundAggregate):
         dense = registers.lengths > 0
         if dense.any():
             counts[dense] = np.rint(estimated(registers.values.reshape(-1, self._size), self._precision))
-        return pa.array(counts, pa.int64())
+        return array_of(counts)
 
     def _added(self, hashes: Ragged, registers: Ragged, ordinals: Ordinals, more: Words) -> list[Values]:
         """Return the state after adding hashes to the groups of their ordinals."""

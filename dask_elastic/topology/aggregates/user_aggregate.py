@@ -18,6 +18,7 @@ from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
+from dask_elastic.vocab.listed_arrays import listed_array
 
 _IMMUTABLE = (
     *(type(None), bool, int, float, complex, str, bytes, frozenset, decimal.Decimal, np.generic),
@@ -302,7 +303,7 @@ class _BoundUserAggregate(BoundAggregate):
             for acc, known in zip(_listed(accumulators), present.tolist(), strict=True)
         ]
         try:
-            return pa.array(values, self.type)
+            return listed_array(values, self.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(
                 f"{self._aggregate!r}: a result is not of the type {self.type}: {error}. Fix result or type="

@@ -1,0 +1,91 @@
+"""Arrow arrays of Python objects that do not import pandas equal those of pyarrow."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_elastic.vocab import listed_arrays
+from dask_elastic.vocab.listed_arrays import batch_of_dicts, listed_array, table_of_columns
+
+OBJECTS = (
+    st.none(), st.integers(-(2**65), 2**65), st.integers(-200, 300), st.floats(), st.booleans(),
+    st.text(st.characters(exclude_categories=())), st.binary(), st.sampled_from([np.int64(3), 2.0, -0.0]),
+)  # fmt: skip
+LISTS = st.lists(st.sampled_from(OBJECTS), min_size=1, max_size=2).flatmap(lambda kinds: st.lists(st.one_of(*kinds)))
+TYPES = (
+    None, pa.int64(), pa.int8(), pa.uint8(), pa.uint64(), pa.float64(), pa.float32(), pa.bool_(), pa.string(),
+    pa.large_string(), pa.binary(), pa.large_binary(), pa.timestamp("us"), pa.list_(pa.int64()),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_pandas():
+    """Let the module believe that pandas is not imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listed_arrays, "sys", SimpleNamespace(modules={}))
+        yield
+
+
+def outcome(act):
+    """Return the type and the values that a call returns, or the type of its error."""
+    try:
+        made = act()
+    except Exception as error:
+        return type(error)
+    made.validate(full=True)
+    return str(made.type), made.null_count, repr(made.to_pylist())
+
+
+@given(LISTS, st.sampled_from(TYPES))
+def test_array_of_objects_equals_that_of_pyarrow(values, type_):
+    assert outcome(lambda: listed_array(values, type_)) == outcome(lambda: pa.array(values, type_))
+
+
+def test_object_array_is_converted_as_a_list():
+    values = np.array(["ä", None, "b"], object)
+    assert listed_array(values, pa.large_string()).equals(pa.array(values, pa.large_string()))
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema({"a": pa.int32(), "b": pa.string()})])
+def test_rows_without_a_value_are_null(schema):
+    rows = [{"a": 1, "b": "x"}, {"a": 2}, {"b": None, "a": 3}]
+    assert batch_of_dicts(rows, schema).equals(pa.RecordBatch.from_pylist(rows, schema))
+
+
+def test_table_of_columns_equals_that_of_pyarrow():
+    columns = {
+        "list": [1, None, 3],
+        "strided": np.arange(6)[::2],
+        "days": np.array(["2024-01-01", "NaT", "2024-01-03"], "M8[D]"),
+        "range": range(3),
+        "arrow": pa.array(["a", "b", "c"]),
+        "chunked": pa.chunked_array([[1], [2, 3]]),
+    }
+    assert table_of_columns(columns).equals(pa.Table.from_pydict(columns))
+
+
+@pytest.mark.parametrize("values", [np.arange(3, dtype=">i4"), np.ones((3, 2)), np.float64(1)])
+def test_array_that_is_no_column_fails_as_in_pyarrow(values):
+    columns = {"a": values}
+    with pytest.raises(Exception, match=r"\w") as expected:
+        pa.Table.from_pydict(columns)
+    with pytest.raises(type(expected.value)):
+        table_of_columns(columns)
+
+
+def test_columns_of_different_lengths_are_refused():
+    with pytest.raises(pa.ArrowInvalid):
+        table_of_columns({"a": [1, 2], "b": [1]})
+
+
+def test_columns_keep_their_values_when_the_array_changes():
+    numbers = np.arange(3)
+    table = table_of_columns({"a": numbers})
+    numbers[0] = 9
+    assert table.to_pydict() == {"a": [0, 1, 2]}
