@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
 
-from dask_elastic.topology import drawing, validation
+from dask_elastic.topology import validation
 from dask_elastic.topology.fused import explanation
 from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups, pairs
 from dask_elastic.topology.graph import OperatorGraph
@@ -101,7 +102,7 @@ class Topology(OperatorGraph):
         >>> Topology("delays").describe()
         "Topology 'delays': 0 operators"
         """
-        return drawing.describe(self)
+        return _drawing().describe(self)
 
     def explain(self, fuse: Fuse = "auto", rates: Rates | None = None) -> str:
         """Return which computes run in one task with a choice of `submit`'s ``fuse``, and why others do not.
@@ -189,7 +190,7 @@ class Topology(OperatorGraph):
         >>> Topology("delays").to_svg()[:4]
         '<svg'
         """
-        return drawing.svg(self, explanation.task_of(fused_groups(self, fuse)))
+        return _drawing().svg(self, explanation.task_of(fused_groups(self, fuse)))
 
     def __repr__(self) -> str:
         kinds = Counter(operator.kind for operator in self.operators)
@@ -201,7 +202,7 @@ class Topology(OperatorGraph):
         return self.describe()
 
     def _repr_html_(self) -> str:
-        return drawing.html(self)
+        return _drawing().html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._pickled(),)
@@ -234,3 +235,10 @@ def _pickling_fault(operator: Operator) -> Exception | None:
     except Exception as error:  # returned
         return error
     return None
+
+
+def _drawing() -> ModuleType:
+    """Return the module that draws: neither a submission nor a worker needs it."""
+    from dask_elastic.topology import drawing
+
+    return drawing
