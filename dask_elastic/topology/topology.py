@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -102,7 +101,9 @@ class Topology(OperatorGraph):
         >>> Topology("delays").describe()
         "Topology 'delays': 0 operators"
         """
-        return _drawing().describe(self)
+        from dask_elastic.topology import drawing
+
+        return drawing.describe(self)
 
     def explain(self, fuse: Fuse = "auto", rates: Rates | None = None) -> str:
         """Return which computes run in one task with a choice of `submit`'s ``fuse``, and why others do not.
@@ -190,7 +191,9 @@ class Topology(OperatorGraph):
         >>> Topology("delays").to_svg()[:4]
         '<svg'
         """
-        return _drawing().svg(self, explanation.task_of(fused_groups(self, fuse)))
+        from dask_elastic.topology import drawing
+
+        return drawing.svg(self, explanation.task_of(fused_groups(self, fuse)))
 
     def __repr__(self) -> str:
         kinds = Counter(operator.kind for operator in self.operators)
@@ -202,7 +205,9 @@ class Topology(OperatorGraph):
         return self.describe()
 
     def _repr_html_(self) -> str:
-        return _drawing().html(self)
+        from dask_elastic.topology import drawing
+
+        return drawing.html(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._pickled(),)
@@ -235,10 +240,3 @@ def _pickling_fault(operator: Operator) -> Exception | None:
     except Exception as error:  # returned
         return error
     return None
-
-
-def _drawing() -> ModuleType:
-    """Return the module that draws: neither a submission nor a worker needs it."""
-    from dask_elastic.topology import drawing
-
-    return drawing

@@ -34,7 +34,7 @@ _OFFSETS: dict[Any, dict[int, type]] = {
 }
 
 
-def listed_array(values: Sequence[Any], type_: pa.DataType | None = None) -> pa.Array:
+def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType | None = None) -> pa.Array:
     """Return Python objects as an Arrow array, as `pyarrow.array` does.
 
     Numbers, text, bytes and truth values do not import pandas. Where pandas is imported already, `pyarrow.array` is
@@ -134,7 +134,7 @@ def _column(values: Any) -> Any:
     return array_of(values.copy()) if is_plain and values.dtype.kind in "biuf" else values
 
 
-def _plain_array(values: Sequence[Any], type_: pa.DataType | None) -> pa.Array | None:
+def _plain_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType | None) -> pa.Array | None:
     """Return objects of one frequent type as an array; None for others."""
     kinds = set(map(type, values))
     has_none = NoneType in kinds
@@ -161,14 +161,18 @@ def _plain_array(values: Sequence[Any], type_: pa.DataType | None) -> pa.Array |
 
 
 def _of_texts(
-    texts: Sequence[Any], kind: type, type_: pa.DataType, offset: type, known: NDArray[np.bool_] | None
+    texts: Sequence[Any] | NDArray[np.object_],
+    kind: type,
+    type_: pa.DataType,
+    offset: type,
+    known: NDArray[np.bool_] | None,
 ) -> pa.Array:
     joined = kind().join(texts)
     data = joined.encode() if isinstance(joined, str) else joined
     if len(data) > np.iinfo(offset).max:
         raise OverflowError("the offsets have too few bits")
     length: Callable[[Any], int] = len if len(data) == len(joined) else _bytes_of
-    ends = np.zeros(len(texts) + 1, offset)
+    ends: NDArray[Any] = np.zeros(len(texts) + 1, offset)
     np.cumsum(np.fromiter(map(length, texts), offset, len(texts)), out=ends[1:])
     valid = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
     return pa.Array.from_buffers(type_, len(texts), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
