@@ -1,66 +1,125 @@
-"""Rows whose keys are skewed to one half of the shards, then to the other; and how long each of them waited."""
+"""Rows whose keys are skewed to the shards of one worker, then to those of the other; and how long each row waited."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 
-SHARDS = 8
+SHARDS = 12
 BATCH_SECONDS = 0.02
-RISE = 6.0
-HELD = 4.0
-"""Seconds in which the rate of one half of the shards rises by half, and for which it stays; the paper has minutes."""
 
 PLACING = 4.0
-"""Seconds before the first row."""
+"""Seconds before the first row: shards are given to both workers while they have no state."""
 
+KEYS_COME = 0.75
+"""The part of the warming in which all keys come once; the rows after that are as those that are measured."""
+
+Rates = npt.NDArray[np.float64]
+"""The rate of each shard, as a multiple of the first one."""
+
+
+@dataclass
+class Skew:
+    """How the rates of shards change: to some goals each time, which they reach gradually.
+
+    Parameters
+    ----------
+    rise : float
+        Seconds in which the rates change.
+    """
+
+    rise: float
+    _changes: list[tuple[float, Rates]] = field(default_factory=list)
+
+    def change(self, at: float, goals: Rates) -> None:
+        """Let the rates change from a time on."""
+        self._changes.append((at, goals))
+
+    def rates(self, at: float) -> Rates:
+        """Return the rates at a time."""
+        rates = np.ones(SHARDS)
+        for number, (began, goals) in enumerate(self._changes):
+            until = self._changes[number + 1][0] if number + 1 < len(self._changes) else at
+            rates = rates + (goals - rates) * min(max(min(at, until) - began, 0.0) / self.rise, 1.0)
+        return rates
+
+
+_skew = Skew(1.0)
 _notes: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"rows": [], "results": []}
 _lock = threading.Lock()
 
 
-def side_rates(at: float) -> tuple[float, float]:
-    """Return the rates of the even and of the odd shards, as multiples of the first one, some seconds after warming."""
-    side, of_period = divmod(max(at, 0.0), RISE + HELD)
-    risen = 1 + 0.5 * min(of_period / RISE, 1.0)
-    return (risen, 1.0) if int(side) % 2 == 0 else (1.0, risen)
+def begin_skew(rise: float) -> None:
+    """Let all shards in this process have equal rates, and later changes take some seconds."""
+    global _skew
+    _skew = Skew(rise)
+
+
+def change_skew(at: float, goals: Sequence[float]) -> None:
+    """Let the rates of shards in this process change."""
+    _skew.change(at, np.array(goals))
 
 
 def keyed_rows(seconds: float, warm: float, rate: float, keys: int) -> Iterator[pa.RecordBatch]:
-    """Yield every key once while warming, then random keys; the rates of the even and of the odd shards change."""
+    """Yield every key once in the first part of the warming, then random keys by the rates of their shards."""
     random = np.random.default_rng(0)
-    every = np.arange(SHARDS * keys)
-    hashes = hash_columns(pa.record_batch({"key": every}), ("key",))
-    odd = KeySpace(1, SHARDS).shard_of(hashes) % 2 == 1
-    sides = every[~odd], every[odd]
-    first = np.array_split(random.permutation(every), int(warm / BATCH_SECONDS / 2))
-    half = rate * BATCH_SECONDS / 2
-    # Before the first row shards are given to both workers: they have no state.
+    every = np.arange(int(SHARDS * keys * 1.1))
+    shard = KeySpace(1, SHARDS).shard_of(hash_columns(pa.record_batch({"key": every}), ("key",)))
+    of_shard = np.stack([every[shard == number][:keys] for number in range(SHARDS)])
+    first = np.array_split(random.permutation(of_shard.ravel()), int(warm * KEYS_COME / BATCH_SECONDS))
     began = time.time() + PLACING
     for number in range(int((warm + seconds) / BATCH_SECONDS)):
         at = number * BATCH_SECONDS
         if number < len(first):
             chosen = first[number]
         else:
-            rates = side_rates(at - warm)
-            picked = [random.choice(side, int(half * risen)) for side, risen in zip(sides, rates, strict=True)]
-            chosen = random.permutation(np.concatenate(picked))
+            rates = _skew.rates(began + at)
+            count = round(rate * BATCH_SECONDS * rates.mean())
+            chosen = of_shard[random.choice(SHARDS, count, p=rates / rates.sum()), random.integers(0, keys, count)]
         time.sleep(max(0.0, began + at - time.time()))
-        due = np.full(len(chosen), began + at if at > warm else np.nan)
+        # Rows are served when all keys have come.
+        due = np.full(len(chosen), began + at if number >= len(first) else np.nan)
         now = pa.array(np.full(len(chosen), int((began + at) * 1e6)), pa.timestamp("us"))
         yield pa.record_batch({"key": chosen, "value": chosen.astype(float), "due": due, "at": now})
 
 
-def timed(batch: pa.RecordBatch) -> pa.Array:
-    """Return the values, and record the latencies of the rows."""
-    _note("rows", batch["due"].to_numpy(), time.time())
-    return batch["value"]
+@dataclass(frozen=True)
+class Served:
+    """The value of rows, after the time that each of them is served; their latencies are recorded.
+
+    Parameters
+    ----------
+    seconds : float
+        Seconds for each row.
+    is_slept : bool
+        Whether the thread sleeps, as if it had a core of its own; else it keeps a core busy.
+    """
+
+    seconds: float
+    is_slept: bool
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return the values when the rows are served."""
+        due = batch["due"].to_numpy()
+        served = self.seconds * np.count_nonzero(~np.isnan(due))
+        if served and self.is_slept:
+            time.sleep(served)
+        elif served:
+            until, numbers = time.thread_time() + served, np.arange(2000)[::-1]
+            while time.thread_time() < until:
+                # Without the GIL for the most part, as aggregates.
+                np.sort(numbers)
+        _note("rows", due, time.time())
+        return batch["value"]
 
 
 def timed_results(batch: pa.RecordBatch) -> None:

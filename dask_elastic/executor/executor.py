@@ -131,16 +131,15 @@ class ElasticExecutor(ExecutorParts):
             taker = self.routes.tasks.get(task)
             if taker is None:
                 return None
+            self.moves.instant.feed(taker, now)
             item: Item | None = None
             if taker.queue:
                 only_control = taker.is_full or self.moves.stops(task)
                 item = taker.queue.take_control() if only_control else taker.queue.take(self._limit(taker))
             if isinstance(item, Work):
                 return self._sent(taker, item, now)
-            if item is None:
-                taker.sleeping = True
-                return None
-            return taker.sent, item
+            taker.sleeping = item is None
+            return None if item is None else (taker.sent, item)
 
     def begin_run(self, task: int, now: float, haste: Haste = Haste.BRINGS) -> tuple[int, Work] | None:
         """Return the sub-batch of a `Run` with its number; None if it would take too long, or nothing waits."""
@@ -173,7 +172,8 @@ class ElasticExecutor(ExecutorParts):
         """End a `Run` after its sub-batch is settled; returns whether to wake the task because more waits for it."""
         with self.lock:
             owner = self.routes.tasks[task]
-            owner.sleeping = len(owner.queue) == 0
+            more = self.moves.instant.merging.waiting((task,), self.routes.table.owner)
+            owner.sleeping = len(owner.queue) == 0 and not more
             return not owner.sleeping
 
     def _sent(self, task: Task, work: Work, now: float) -> tuple[int, Work]:
@@ -231,9 +231,9 @@ class ElasticExecutor(ExecutorParts):
             merged = isinstance(work.record, PartialsMoved) and not work.pieces[0].receipt.settled
             instructions = self._receipts(work)
             moves = len(self.moves) if self.moves.under_way else 0
-            if merged and work.record is not None:
+            if merged and isinstance(work.record, PartialsMoved):
                 self.moves.choice.merged(work.nbytes, busy)
-                instructions += self.moves.instant.merged(work.record, now)
+                self.moves.instant.merging.merged(work.record.shard, busy, now)
             owner.settle(number, busy, waited, now, self.limits.inbox_time / REMOTE_WINDOW)
             owner.busy.add(busy, now)
             if isinstance(work.record, TimersDue) and work.side is not None and not work.side.later:

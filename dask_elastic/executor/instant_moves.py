@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_elastic.executor.instructions import InstallState, Instruction, OpenShard, SetAside, Wake
 from dask_elastic.executor.moving.handed_over import HandedOver
@@ -23,7 +22,7 @@ from dask_elastic.state.codec import IDENTITY
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.windows.latest_begin import latest_begin
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
-from dask_elastic.vocab.state_record import PartialsMoved, StateRecord, TimersDue
+from dask_elastic.vocab.state_record import TimersDue
 
 _BEFORE = frozenset({InstantPhase.REQUESTED, InstantPhase.WAITING})
 """The phases in which the shard is not affected yet."""
@@ -92,7 +91,6 @@ class InstantMoves:
         """Whether flushes of all tasks would leave out any partials; those of a source that stays are its own."""
         if self.merging:
             return True
-        # What is set aside of a source that stays is its own.
         return any(
             handed.is_aside if handed.move.phase in _BEFORE else handed.move.phase is not InstantPhase.STAYING
             for handed in self._by_shard.values()
@@ -205,7 +203,7 @@ class InstantMoves:
                 move.smooth = False
             elif move.phase in (InstantPhase.WAITING, InstantPhase.STAYING):
                 instructions += self._act(handed, move.handle(InstantEvent.CUT_DUE), now)
-        return instructions
+        return instructions + self._enter_rest(now)
 
     def task_drains(self, task: int, now: float) -> list[Instruction]:
         """End the stay of sources, since a task, one of the two that have windows of a shard, is draining."""
@@ -256,9 +254,11 @@ class InstantMoves:
         for shard, handed in tuple(self._by_shard.items()):
             if handed.aside_of != task or not handed.is_aside or handed.move.has_left:
                 continue
-            of_shard = array_of(numpy_of(state.column(IDENTITY.index("__shard"))) == shard)
-            handed.change(state.filter(of_shard))
-            state = state.filter(pc.invert(of_shard))
+            of_shard = numpy_of(state.column(IDENTITY.index("__shard"))) == shard
+            if of_shard.any():
+                # Copying all columns takes long.
+                handed.change(state if of_shard.all() else state.filter(array_of(of_shard)))
+                state = state.filter(array_of(~of_shard))
             if shard == labelled and not handed.source_at_home:
                 # Not under the executor's lock, when the label is handled.
                 handed.state()
@@ -271,21 +271,28 @@ class InstantMoves:
 
     def record_enters(self, now: float) -> list[Instruction]:
         """Let a state record wait behind all partials: those at home go to their tasks, other shards are paused."""
-        wakes: list[int] = []
         for handed in self._by_shard.values():
             if handed.move.phase is InstantPhase.LEAVING:
                 handed.move.handle(InstantEvent.RECORD_ENTERED)
                 self.routes.hold(handed.move.shard)
+        return self._enter_rest(now)
+
+    def _enter_rest(self, now: float) -> list[Instruction]:
+        wakes: list[int] = []
         for shard in self.merging.shards:
             for piece in self.merging.rest(shard, now):
                 wakes += self.routes.put(shard, piece)
-        return [Wake(task) for task in wakes]
+        return _wakes(wakes)
 
-    def merged(self, record: StateRecord, now: float) -> list[Instruction]:
-        """Let the target merge the next partials, since it has merged some."""
-        assert isinstance(record, PartialsMoved)
-        piece = self.merging.merged(record.shard, now)
-        return [] if piece is None else _wakes(self.routes.put(record.shard, piece))
+    def feed(self, task: Task, now: float) -> None:
+        """Enter parts of partials that wait for a task which is about to take work, if it has nothing else to do."""
+        for shard in self.merging.waiting((task.number,), self.routes.table.owner):
+            if task.is_idle or self.merging.is_late(shard, now):
+                self._release(shard)
+
+    def _release(self, shard: int) -> None:
+        for piece in self.merging.release(shard):
+            self.routes.put(shard, piece)
 
     # losses
 
@@ -295,6 +302,9 @@ class InstantMoves:
         Moves that have not begun are cancelled.
         """
         found: set[int] = set()
+        for shard in self.merging.waiting(lost, self.routes.table.owner):
+            # The next owner gets it with all else that waits for the lost one.
+            self._release(shard)
         for shard, handed in list(self._by_shard.items()):
             move = handed.move
             if move.source not in lost and move.target not in lost:

@@ -69,9 +69,14 @@ class Pending:
         """Whether another sub-batch may be sent."""
         return self.nbytes < self.limit
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the queue is not half full."""
+        return 2 * self.nbytes < self.limit
+
     def request_flush(self) -> bool:
         """Whether to request a flush now: the queue is half full; True again only after `flush_arrived`."""
-        if self.flush_requested or 2 * self.nbytes < self.limit:
+        if self.flush_requested or self.is_short:
             return False
         self.flush_requested = True
         return True

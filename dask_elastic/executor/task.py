@@ -81,6 +81,11 @@ class Task:
         """Whether no further sub-batch may be sent: the window or the pending queue is full."""
         return self.pending is not None and (len(self.in_flight) >= self.window or not self.pending.has_room)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to do, and what it gets does not fill its pending queue."""
+        return not self.in_flight and not len(self.queue) and (self.pending is None or self.pending.is_short)
+
     def settle(self, number: int, busy: float, waited: float, now: float, unit: float) -> None:
         """Mark a sub-batch as done, and fit the window to the round-trip time.
 

@@ -7,7 +7,8 @@ over on the length of the windows. All costs are in row-seconds, the seconds tha
 
 - A shard that pauses for p seconds while r rows per second arrive lets them wait for r p² / 2.
 - A labelled move pauses the shard while its state travels. An instant one does not, but its target merges the state in
-  parts, behind which the target's rows wait, and a close that comes meanwhile waits with all rows behind it.
+  parts whenever it is idle. The rows that come meanwhile wait, and so do those behind them until the target is idle
+  again, which takes the longer the more load it has. A close that comes before the end waits with all rows behind it.
 - A smooth move lets the load of the shard stay at the source until its windows have closed. Rows wait there as in a
   queue with this load (M/M/1), and the backlog grows while the load is above one.
 """
@@ -106,7 +107,7 @@ def strategy_costs(measures: MoveMeasures) -> list[StrategyCost]:
 
     Examples
     --------
-    >>> one = MoveMeasures(1e8, 1e4, 1e-6, 1e-3, 0.5, 0.4, 1e8, 0.001, 1e8, 0.01, 10.0, 5.0)
+    >>> one = MoveMeasures(1e8, 1e4, 1e-6, 1e-3, 0.5, 0.4, 1e8, 0.001, 1e8, 0.005, 10.0, 5.0)
     >>> [cost.strategy for cost in strategy_costs(one)]
     ['smooth', 'instant', 'labelled']
     >>> print(strategy_costs(one)[-1])
@@ -129,16 +130,20 @@ def _labelled(of: MoveMeasures) -> StrategyCost:
 
 
 def _instant(of: MoveMeasures) -> StrategyCost:
-    travel = of.state_bytes / of.bytes_per_second
     merge = of.state_bytes / of.merge_bytes_per_second
     waiting = of.rows * of.pause**2 / 2
-    # The rows of the target wait behind each part, half of it in the mean.
     rows = (of.target_load / of.seconds_per_row if of.seconds_per_row else 0.0) + of.rows
-    waiting += rows * merge * min(of.merge_part, merge) / 2
+    # What the rows that the target gets leave it for merging, a part between two of them.
+    idle = 1 - min(of.target_load + of.rows * of.seconds_per_row, BUSY)
+    waiting += rows * merge * min(of.merge_part, merge) / 2 / idle
+    travel = of.state_bytes / of.bytes_per_second
     if of.close_interval is not None:
-        met = min(1.0, travel / of.close_interval) if of.close_interval else 1.0
-        waiting += met * of.rows * travel**2 / 2
-    return StrategyCost(INSTANT, waiting, f"{merge:.2g} s of merging in parts of {min(of.merge_part, merge):.2g} s")
+        # What is left when a close comes is merged at once; it comes at any time.
+        taken = travel + merge / idle
+        met = min(1.0, taken / of.close_interval) if of.close_interval else 1.0
+        waiting += met * of.rows * (travel + merge) ** 2 / 6
+    why = f"{merge:.2g} s of merging in parts of {min(of.merge_part, merge):.2g} s at a load of {1 - idle:.2g}"
+    return StrategyCost(INSTANT, waiting, why)
 
 
 def _smooth(of: MoveMeasures) -> StrategyCost:

@@ -9,6 +9,7 @@ import pytest
 from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.flushes import TRIM
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.moving import merging
 from dask_elastic.routing.keyspace import KeySpace
@@ -153,6 +154,100 @@ def test_flush_waits_while_the_primary_copy_of_a_remote_source_is_set_aside(exec
     assert not executor.moves.instant.set_portion_aside(far)
     assert [type(one) for one in executor.handle(events.StateSetAside(far), 0.0)] == [do.OpenShard]
     assert executor.moves.paused == {far}
+
+
+def arrived_at(executor, monkeypatch):
+    """Let the shard move with partials in parts of one key, the first of which is merged; returns its task."""
+    monkeypatch.setattr(merging, "MERGED_ROWS", 1)
+    begin(executor)
+    arrive(executor)
+    return executor.routes.tasks[FAR]
+
+
+def offer(executor, key=0):
+    """Let a row of the shard arrive."""
+    rows = pa.record_batch({"key": [key]})
+    batch = Batch(rows, np.array([key * SHARDS + SHARD], np.uint64), 0.0)
+    executor.accept(executor.split(batch), ORIGIN, batch, 0, 0.0)
+
+
+def kinds(executor, now=0.0):
+    """Return whether what the target takes are partials, until it gets nothing."""
+    return [work.record is not None for _, work in iter(lambda: executor.take(FAR, now), None)]
+
+
+def done(executor, number, busy=0.001, now=0.0):
+    executor.take_back(m.Done(FAR, number, busy), now)
+
+
+def test_next_part_of_partials_waits_until_the_rows_before_it_are_settled(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    offer(executor)
+    (merged, _), (row, rows) = executor.take(FAR, 0.0), executor.take(FAR, 0.0)
+    assert rows.record is None
+    done(executor, merged)
+    assert kinds(executor) == []
+    done(executor, row)
+    assert kinds(executor) == [True]
+
+
+def test_part_of_partials_that_waits_for_long_is_merged_by_a_busy_task(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    offer(executor)
+    (merged, _), (row, _) = executor.take(FAR, 0.0), executor.take(FAR, 0.0)
+    done(executor, merged, busy=0.1)
+    offer(executor)
+    assert kinds(executor, now=0.8) == [False]
+    done(executor, row, now=0.8)
+    assert kinds(executor, now=0.8) == []
+    assert kinds(executor, now=0.95) == [True]
+
+
+def test_part_of_partials_waits_while_the_pending_queue_is_half_full(executor, monkeypatch):
+    task = arrived_at(executor, monkeypatch)
+    merged, _ = executor.take(FAR, 0.0)
+    task.pending.limit = 1
+    done(executor, merged)
+    assert kinds(executor) == []
+    wakes = executor.take_back(m.Flush(FAR, merged, None, TRIM), 0.0)
+    assert do.Wake(FAR) in wakes
+    assert kinds(executor) == [True]
+
+
+def test_checkpoint_lets_no_part_of_partials_wait(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    offer(executor)
+    (merged, _), _ = executor.take(FAR, 0.0), executor.take(FAR, 0.0)
+    done(executor, merged)
+    executor.handle(events.BarriersAligned(5), 0.0)
+    assert len(executor.routes.tasks[FAR].queue) == KEYS - 1
+
+
+def test_record_lets_no_part_of_partials_wait(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    offer(executor)
+    (merged, _), _ = executor.take(FAR, 0.0), executor.take(FAR, 0.0)
+    done(executor, merged)
+    executor.handle(events.InputWatermark(Watermark(ORIGIN, 5)), 0.0)
+    waiting = [piece.block.record is not None for piece in executor.routes.tasks[FAR].queue.pieces]
+    assert waiting == [True] * KEYS
+
+
+def test_part_of_partials_that_waits_for_a_lost_task_is_merged_by_the_next_one(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    offer(executor)
+    (merged, _), _ = executor.take(FAR, 0.0), executor.take(FAR, 0.0)
+    done(executor, merged)
+    executor.links.cut(1)
+    executor.handle(events.NodeLeft(1), 0.0)
+    # Its label, which the source has left in its queue.
+    executor.take(AT_HOME, 0.0)
+    taken = 0
+    for number, work in iter(lambda: executor.take(AT_HOME, 0.0), None):
+        taken += isinstance(work.record, PartialsMoved)
+        executor.done(AT_HOME, number, 0.001, 0.0)
+    assert taken == KEYS
+    assert not executor.moves.instant.under_way
 
 
 def test_shards_are_set_aside_one_after_the_other(executor):

@@ -20,7 +20,7 @@ USUAL = MoveMeasures(
     bytes_per_second=1e8,
     pause=0.001,
     merge_bytes_per_second=1e8,
-    merge_part=0.01,
+    merge_part=0.005,
     close_interval=10.0,
     window_left=5.0,
 )
@@ -57,6 +57,7 @@ def waiting(of, strategy):
         ({"window_left": None}, "instant"),
         ({"source_load": 1.5}, "instant"),
         ({"window_left": 3600.0, "source_load": 0.95}, "instant"),
+        ({"window_left": None, "target_load": 0.95}, "labelled"),
         ({"merge_bytes_per_second": 1e3, "merge_part": 10.0, "window_left": None}, "labelled"),
     ],
 )
@@ -78,6 +79,13 @@ def test_more_state_makes_labelled_moves_dearer_and_smooth_ones_not(of, factor):
     more = replace(of, state_bytes=of.state_bytes * factor)
     assert waiting(more, "labelled") >= waiting(of, "labelled")
     assert waiting(more, "smooth") == waiting(of, "smooth")
+
+
+@given(measures, st.floats(1, 100))
+def test_more_load_of_the_target_makes_instant_moves_dearer_and_labelled_ones_not(of, factor):
+    more = replace(of, target_load=of.target_load * factor)
+    assert waiting(more, "instant") >= waiting(of, "instant") * (1 - 1e-9)
+    assert waiting(more, "labelled") == waiting(of, "labelled")
 
 
 @given(measures, st.floats(1, 100))

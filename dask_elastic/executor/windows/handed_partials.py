@@ -13,7 +13,7 @@ from dask_elastic.executor.windows.cells import Assigned, EventCells
 from dask_elastic.executor.windows.event_times import timestamps
 from dask_elastic.state.codec import decode
 from dask_elastic.state.index import Words
-from dask_elastic.state.session import Session
+from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slots import Column
 from dask_elastic.state.window_fields import NO_END
 from dask_elastic.state.windows.instance_marks import has_mark, unmarked
@@ -100,21 +100,31 @@ class HandedPartials:
         return self._as_rows(chosen), hashes, assigned
 
     def merge_into(self, session: Session, chosen: Positions) -> None:
-        """Merge some partials of instances into those that have the same identity."""
-        checks = self._checks.take(chosen)
-        located = session.locate(
-            self._as_rows(chosen), self._keys, self._hashes.take(chosen), checks if checks.any() else None
-        )
+        """Merge some partials of instances into those that have the same identity; the others are only written."""
+        located = self._located(session, chosen)
         positions = chosen.take(located.first)
+        (ends,) = session.gather(located, [self._own + 1])
+        new = ends == NO_END
+        if not new.all():
+            # A merge that raises leaves the state as it was, so that it may be repeated without others.
+            self._merge_known(session, positions[~new] if new.any() else chosen)
+        if new.any():
+            session.scatter(located, [column.take(positions) for column in self._values], new)
+
+    def _merge_known(self, session: Session, chosen: Positions) -> None:
+        located = self._located(session, chosen)
 
         def update(current: list[Column]) -> list[Column]:
-            own = current[self._own :]
-            known = own[1] != NO_END
-            handed = [column.take(positions) for column in self._values]
             merged = self.bound.bundle.update(current[: self._own], self._as_rows(chosen), located.grouping)
-            return merged + [np.where(known, before, new) for before, new in zip(own, handed[self._own :], strict=True)]
+            return merged + current[self._own :]
 
         session.apply(located, update)
+
+    def _located(self, session: Session, chosen: Positions) -> Located:
+        checks = self._checks.take(chosen)
+        return session.locate(
+            self._as_rows(chosen), self._keys, self._hashes.take(chosen), checks if checks.any() else None
+        )
 
     def _as_rows(self, chosen: Positions) -> pa.RecordBatch:
         taken = self._key_rows.take(array_of(chosen))

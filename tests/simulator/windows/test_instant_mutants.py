@@ -11,13 +11,13 @@ from dask_elastic.executor.moving.handed_state import HandedState
 from dask_elastic.executor.moving.merging import Merging
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery
-from dask_elastic.executor.windows.handed_partials import MergedPartials
+from dask_elastic.executor.windows.handed_partials import HandedPartials, MergedPartials
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.vocab.state_record import PartialsMoved
 
 MOST_SEEDS = 100
 
-TRIED_FIRST = (22, 40, 20, 13)
+TRIED_FIRST = (22, 40, 20, 13, 8, 16)
 """Seeds that find what most others do not."""
 
 
@@ -101,6 +101,22 @@ def partials_that_follow_are_forgotten(monkeypatch):
 
     monkeypatch.setattr(merging, "MERGED_ROWS", 1)
     monkeypatch.setattr(Merging, "first", first)
+
+
+def partials_of_keys_that_both_owners_have_are_not_merged(monkeypatch):
+    monkeypatch.setattr(HandedPartials, "_merge_known", lambda self, session, chosen: None)
+
+
+def partials_of_keys_that_both_owners_have_are_written(monkeypatch):
+    """All partials of a part are written, if any of them is of a key that the target lacks."""
+    real = HandedPartials._merge_known
+
+    def merge_known(self, session, chosen):
+        if len(chosen) == len(self._values[0]):
+            return real(self, session, chosen)
+        return session.scatter(self._located(session, chosen), [column.take(chosen) for column in self._values])
+
+    monkeypatch.setattr(HandedPartials, "_merge_known", merge_known)
 
 
 MUTANTS = [
