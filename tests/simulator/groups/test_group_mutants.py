@@ -284,7 +284,7 @@ MUTANTS = {
     first_end_mark_is_enough: TimedGroupScenario(0, outages=0.0, pauses=0.05),
     only_losers_get_end_marks: CheckpointedGroupScenario(5, outages=0.0, pauses=0.05),
     groups_leave_before_their_rows_are_processed: WindowGroups(1, outages=0.0, pauses=0.05),
-    groups_leave_without_a_fence: CheckpointedGroupScenario(4, outages=0.0, pauses=0.15),
+    groups_leave_without_a_fence: CheckpointedGroupScenario(151, outages=0.0, pauses=0.15),
     groups_to_come_do_not_wait: GroupScenario(0, outages=0.0, pauses=0.05),
     state_stays_behind: GroupScenario(6, outages=0.0, pauses=0.05),
     changes_behind_the_copy_stay_behind: GroupScenario(0, outages=0.0, pauses=0.05),
