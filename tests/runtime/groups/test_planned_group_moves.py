@@ -39,7 +39,7 @@ class Planning:
 
     def observe(self, *told):
         if len(told) > 1:
-            self.learnt.append((threading.current_thread(), *told[2:4]))
+            self.learnt.append((threading.current_thread(), *told[2:5]))
 
     def moved(self, job, operator, now, report_interval):
         self.learnt.append((threading.current_thread(), job[0], operator))
