@@ -95,8 +95,16 @@ class GroupDriver(HomeDriver):
             The version of the first tier that the move leads to.
         loses : mapping of int to int
             The next executor of each group.
+
+        Raises
+        ------
+        MoveRefused
+            If the move was cancelled.
         """
-        copy = self._outgoing = yield partial(self.host.copy_of_groups, version, loses)
+        # The thread may begin late, and a copy ends the one that the store has: that of the next move.
+        with self._incoming_lock:
+            self._refuse_if_over(version)
+            copy = self._outgoing = yield partial(self.host.copy_of_groups, version, loses)
         while copy.goes_on:
             for target, portion in copy.round():
                 yield partial(self.host.send_copied, target, portion)
@@ -118,18 +126,23 @@ class GroupDriver(HomeDriver):
     def _incoming_for(self, version: int) -> IncomingGroups:
         with self._incoming_lock:
             found = self._incoming
-            if version <= self._over or (found is not None and version < found.version):
+            self._refuse_if_over(version)
+            if found is not None and version < found.version:
                 raise MoveRefused(f"the move of groups of {self.identity} to version {version} is over")
             if found is None or found.version < version:
                 found = self._incoming = IncomingGroups(version, self.identity, self.executor.store, self._make_lock)
             return found
+
+    def _refuse_if_over(self, version: int) -> None:
+        if version <= self._over:
+            raise MoveRefused(f"the move of groups of {self.identity} to version {version} is over")
 
     def forget_groups(self, version: int) -> Steps[None]:
         """End a move that was cancelled before any upstream instance has switched."""
         with self._incoming_lock:
             self._over = max(self._over, version)
             incoming, self._incoming = self._incoming, None
-        outgoing, self._outgoing = self._outgoing, None
+            outgoing, self._outgoing = self._outgoing, None
         if outgoing is not None:
             yield outgoing.end
         yield from self.handle(events.ForgetGroups(version))

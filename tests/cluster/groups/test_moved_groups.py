@@ -12,7 +12,7 @@ from counting_jobs import RUN
 from numbered_jobs import KEYS, Rows, credit_in_use, event_times, numbered_topology
 
 import dask_elastic as de
-from dask_elastic.vocab.errors import MoveRefused, PlanningError, SubmitError, UnknownOperator
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, PlanningError, SubmitError, UnknownOperator
 
 GROUPS = 16
 STRATEGIES = ("progressive", "synchronised")
@@ -72,6 +72,54 @@ def test_groups_move_to_and_fro_while_rows_arrive(client, wait_until):
     rows.assert_followed()
     wait_until(lambda: set(credit_in_use(client, job.name)) == {(0, 0)}, "all credit has come back")
     assert len(job.state("first").to_dask()) == KEYS
+
+
+def test_state_of_a_job_that_ends_while_state_is_copied_has_each_key_once(client, wait_until):
+    def hold():
+        import threading
+
+        from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
+
+        real, copied, goes_on = OutgoingGroups.round, threading.Event(), threading.Event()
+
+        def held(self):
+            yield from real(self)
+            copied.set()
+            goes_on.wait(240)
+
+        held.real, held.copied, held.goes_on = real, copied, goes_on
+        OutgoingGroups.round = held
+
+    def copied():
+        from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
+
+        return OutgoingGroups.round.copied.is_set()
+
+    def release():
+        from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
+
+        OutgoingGroups.round.goes_on.set()
+        OutgoingGroups.round = OutgoingGroups.round.real
+
+    job = de.submit(topology("ending"), client, paradigm="resource-centric")
+    rows = Rows(job)
+    rows.send()
+    wait_until(lambda: job.state("second").to_pandas()["n"].sum() == 500, "all rows are processed")
+    client.run(hold)
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            leaving = [group for group, executor in owners(job, "second").items() if executor == 0]
+            moving = threads.submit(job.move_groups, "second", leaving, 1, "progressive")
+            wait_until(lambda: any(client.run(copied).values()), "state is copied")
+            job.end_of_input()
+            job.wait(**RUN)
+            with pytest.raises(JobEnded, match="while key groups moved"):
+                moving.result(240)
+        finally:
+            client.run(release)
+    assert job.state("second").to_pandas()["k"].is_unique
+    assert job.state("second").to_dask()["k"].compute().is_unique
+    rows.assert_followed()
 
 
 def test_moves_that_do_not_fit_are_refused_by_name_and_change_nothing(client):

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_elastic.executor.drivers.group_driver import GroupDriver
+from dask_elastic.executor.drivers.steps import run
 from dask_elastic.executor.groups.copied_groups import CopiedGroups
+from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.incoming_groups import IncomingGroups
 from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
 from dask_elastic.executor.primary_state import PrimaryState
+from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.slots import LIVE, TOMBSTONE
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import MoveRefused, ProtocolError
@@ -165,3 +169,37 @@ def test_rest_is_one_portion_though_tasks_waited_long_for_each_piece(monkeypatch
         moving.write(key)
     [rest] = copy.rest(1)
     assert sum(part.rows.num_rows for part in rest.rows) == KEYS / GROUPS
+
+
+class Host:
+    """Begins copies of the state of an executor."""
+
+    def __init__(self, executor):
+        self.executor = executor
+
+    def lock(self):
+        """Return a lock."""
+        return threading.Lock()
+
+    def bell(self):
+        """Return what wakes nothing."""
+
+    def now(self):
+        """Return a time in seconds."""
+        return 0.0
+
+    def copy_of_groups(self, version, loses):
+        """Begin a copy."""
+        return OutgoingGroups(version, loses, self.executor.identity, self.executor.store)
+
+
+def test_copy_that_begins_after_its_move_was_cancelled_is_refused_and_ends_no_other():
+    source = ExecutorId("rows", 0)
+    executor = GroupExecutor(ExecutorId("op", 0), KeySpace(1, GROUPS), 0, {0: 1}, [source], groups=[0, 1])
+    driver = GroupDriver(executor, Host(executor), threading.Lock)
+    run(driver.forget_groups(1))
+    run(driver.copy_groups(2, {0: 1}))
+    newer = executor.store.outgoing
+    with pytest.raises(MoveRefused, match=r"the move of groups of op\[0\] to version 1 is over"):
+        run(driver.copy_groups(1, {0: 1}))
+    assert executor.store.outgoing is newer is not None

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dask_elastic.executor.groups.copied_groups import CopiedGroups
 from dask_elastic.runtime.protocol.group_calls import HoldGroups
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
@@ -98,3 +99,18 @@ def test_reports_of_another_move_are_refused(moves):
             report(GIVES, 3)
     with pytest.raises(MoveRefused, match="key groups of 'op' do not move"):
         moves.hold(HoldGroups("job", 1, "op", 5, {0: 1}, drains=False))
+
+
+def test_answers_of_a_cancelled_copy_end_beside_those_of_the_next_one(moves):
+    old, new = moves._awaited(GIVES), moves._awaited(GIVES)
+    old.__enter__()
+    with new as answers:
+        old.__exit__(None, None, None)
+        assert moves._answers == {GIVES: answers}
+    assert moves._answers == {}
+
+
+def test_copy_for_an_executor_here_ends_with_the_job(moves):
+    moves.part.threads.ended = True
+    with pytest.raises(Aborted):
+        moves.send_copied(GIVES, 0, CopiedGroups(4, 0, (), 0, ()))

@@ -213,6 +213,9 @@ class GroupMoves:
         Exception
             That of the other node, or of the connection to it; or why it must not wait any more.
         """
+        if self._part.threads.ended:
+            # Nothing else ends the copy for an executor here.
+            raise Aborted
         executor = ExecutorId(source.component, target)
         node = self._tier.node_of(executor)
         if node == self._here:
@@ -255,7 +258,9 @@ class GroupMoves:
             yield answers
         finally:
             with self._lock:
-                del self._answers[executor]
+                # A copy that was cancelled may end when that of the next move waits.
+                if self._answers.get(executor) is answers:
+                    del self._answers[executor]
 
     # fences
 

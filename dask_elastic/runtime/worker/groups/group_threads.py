@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from dask_elastic.executor.drivers.group_driver import GroupDriver
 from dask_elastic.executor.drivers.steps import run
@@ -90,6 +92,11 @@ class GroupThreads(ExecutorThreads):
     def receive_groups(self, groups: HandedGroups) -> None:
         """Install groups that another executor has given, in the calling thread, which must not read connections."""
         run(self.driver.receive_groups(groups))
+
+    def read_state(self, shards: Iterable[int] | None = None, operator: str | None = None) -> pa.Table | None:
+        """Return the state of the groups that it owns: if the job has ended during a move, there may be copies, too."""
+        owned = self.executor.store.groups or ()
+        return super().read_state(owned if shards is None else {*owned}.intersection(shards), operator)
 
     # what the driver asks for (GroupHost)
 
