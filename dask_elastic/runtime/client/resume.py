@@ -184,15 +184,21 @@ def _check_placing(
             if state is None or (operator.windowing is None and operator.join is None):
                 continue
             routed_by = operator.routed_by or operator.keys
-            executors = state.executors if state.owned else summary.instances or 1
-            if OtherPlacing.of(state, KeySpace(executors, summary.shards), routed_by) is not None:
-                before = f"{', '.join(state.routed_by or state.keys)} among {state.groups} shards"
+            executors = summary.instances or 1
+            if OtherPlacing.of(state, KeySpace(executors, summary.shards), routed_by) is None:
+                continue
+            if state.owned and executors != state.executors:
                 raise SubmitError(
-                    f"operator {operator.name!r} has windows or is a join: its state in checkpoint {manifest.number} "
-                    f"is routed by {before}, and would be by {', '.join(routed_by)} among "
-                    f"{(summary.instances or 1) * summary.shards}. Fuse it as before, or give it another name and pass "
-                    f"drop=[{operator.name!r}]."
+                    f"operator {operator.name!r} has windows or is a join: with paradigm={RESOURCE!r}, its state in "
+                    f"checkpoint {manifest.number} is for {state.executors} executors, not for {executors}. Choose "
+                    f"executors={state.executors}, or give it another name and pass drop=[{operator.name!r}]."
                 )
+            before = f"{', '.join(state.routed_by or state.keys)} among {state.groups} shards"
+            raise SubmitError(
+                f"operator {operator.name!r} has windows or is a join: its state in checkpoint {manifest.number} "
+                f"is routed by {before}, and would be by {', '.join(routed_by)} among {executors * summary.shards}. "
+                f"Fuse it as before, or give it another name and pass drop=[{operator.name!r}]."
+            )
 
 
 def _saved(folder: CheckpointFolder, manifest: Manifest) -> Submit:
