@@ -88,6 +88,7 @@ class ExecutorParts:
         self._pending_rows = 0
         self._final_flush_requested = False
         self.moves.instant.merging.enter = self._enter_partials
+        self.moves.instant.merging.is_awaited = lambda: self.flushes.are_held
         self.moves.instant.opened = self.flushes.hold_all
         self.moves.choice.measures = self.measures
         self.moves.choice.loads = self._loads

@@ -48,6 +48,11 @@ class Flushes:
         """Return the tokens of the requests that are not complete."""
         return [*self._open, *self._held]
 
+    @property
+    def are_held(self) -> bool:
+        """Whether requests wait until flushes bring the primary copy up to date."""
+        return bool(self._held)
+
     def hold(self, token: int) -> None:
         """Hold a request until the replay is done."""
         self._held.append(token)

@@ -288,7 +288,9 @@ class InstantMoves:
         """Enter parts of partials that wait for a task which is about to take work, if it has nothing else to do."""
         for shard in self.merging.waiting((task.number,), self.routes.table.owner):
             if task.is_idle or self.merging.is_late(shard, now):
-                self._release(shard)
+                for piece in self.merging.release(shard):
+                    # Behind the rows of an overloaded task each part would wait for as long as these do.
+                    task.queue.put_before_rows(piece)
 
     def _release(self, shard: int) -> None:
         for piece in self.merging.release(shard):

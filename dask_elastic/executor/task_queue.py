@@ -169,6 +169,14 @@ class TaskQueue:
         self._items.append(piece)
         self.rows += piece.length
 
+    def put_before_rows(self, piece: Piece) -> None:
+        """Insert what may be processed before the rows that wait, but not before a state record or replayed rows."""
+        place = len(self._items)
+        while place and _may_follow(self._items[place - 1]):
+            place -= 1
+        self._items.insert(place, piece)
+        self.rows += piece.length
+
     def put_control(self, item: LabelItem | StopItem) -> None:
         """Put a control record before all waiting rows: none of them is of the label's shard; at a stop none waits."""
         self._items.appendleft(item)
@@ -256,6 +264,13 @@ class TaskQueue:
         self._items = kept
         self.rows -= sum(piece.length for piece in taken)
         return taken
+
+
+def _may_follow(item: Piece | LabelItem | StopItem) -> bool:
+    """Return whether an item may wait for a piece that is entered later: rows of all windows that are not replayed."""
+    if not isinstance(item, Piece) or item.replay is not Replay.NONE:
+        return False
+    return item.block.record is None and item.block.side is None
 
 
 def _may_join(first: Receipt, following: Receipt) -> bool:

@@ -144,7 +144,8 @@ def _plain_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     if len(kinds) != 1:
         return None
     kind = kinds.pop()
-    wanted = type_ or _TYPES.get(kind)
+    # A struct without fields is false.
+    wanted = _TYPES.get(kind) if type_ is None else type_
     if wanted is None:
         return None
     known = np.array([value is not None for value in values], np.bool_) if has_none else None

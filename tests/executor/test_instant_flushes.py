@@ -12,6 +12,7 @@ from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.flushes import TRIM
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.moving import merging
+from dask_elastic.executor.task_queue import LARGE_PIECE
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state import store
 from dask_elastic.topology.aggregates.field import Field
@@ -164,10 +165,9 @@ def arrived_at(executor, monkeypatch):
     return executor.routes.tasks[FAR]
 
 
-def offer(executor, key=0):
-    """Let a row of the shard arrive."""
-    rows = pa.record_batch({"key": [key]})
-    batch = Batch(rows, np.array([key * SHARDS + SHARD], np.uint64), 0.0)
+def offer(executor, rows=1):
+    """Let rows of a key of the shard arrive."""
+    batch = Batch(pa.record_batch({"key": np.zeros(rows, np.int64)}), np.full(rows, SHARD, np.uint64), 0.0)
     executor.accept(executor.split(batch), ORIGIN, batch, 0, 0.0)
 
 
@@ -201,6 +201,28 @@ def test_part_of_partials_that_waits_for_long_is_merged_by_a_busy_task(executor,
     done(executor, row, now=0.8)
     assert kinds(executor, now=0.8) == []
     assert kinds(executor, now=0.95) == [True]
+
+
+def test_part_of_partials_that_waits_for_long_is_merged_before_the_rows_that_wait(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    merged, _ = executor.take(FAR, 0.0)
+    for _ in range(4):
+        offer(executor, LARGE_PIECE + 1)
+    done(executor, merged, busy=0.1)
+    row, rows = executor.take(FAR, 0.0)
+    assert rows.record is None
+    done(executor, row, now=0.95)
+    assert kinds(executor, now=0.95)[:2] == [True, False]
+
+
+def test_part_of_partials_waits_for_long_only_if_no_flush_waits_for_it(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    offer(executor)
+    (merged, _), _ = executor.take(FAR, 0.0), executor.take(FAR, 0.0)
+    done(executor, merged, busy=0.1)
+    assert kinds(executor, now=0.11) == []
+    assert requested(executor.handle(events.FlushDue(TOKEN), 0.11)) == []
+    assert kinds(executor, now=0.11) == [True]
 
 
 def test_part_of_partials_waits_while_the_pending_queue_is_half_full(executor, monkeypatch):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_elastic.vocab import listed_arrays
@@ -43,6 +43,7 @@ def outcome(act):
 
 
 @given(LISTS, st.sampled_from(TYPES))
+@example([1], pa.struct([]))
 def test_array_of_objects_equals_that_of_pyarrow(values, type_):
     assert outcome(lambda: listed_array(values, type_)) == outcome(lambda: pa.array(values, type_))
 

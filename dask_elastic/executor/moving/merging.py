@@ -21,18 +21,19 @@ MERGED_BYTES = 1 << 19
 
 PATIENCE = 9
 """A part waits for at most so many times as long as the part before took, if its task is never idle: merging has at
-least a tenth of the task's time, so that it ends on an overloaded task as well."""
+least a tenth of the task's time, so that it ends on an overloaded task as well. If a flush waits for it, it waits only
+for as long as that part took."""
 
 Enter = Callable[[pa.RecordBatch, int, float], Piece]
 """Enters partials of a shard as work that is not settled."""
 
 
 class _Held(NamedTuple):
-    """The next part of a shard's partials, which waits until its task is idle, or from one time until another."""
+    """The next part of a shard's partials, which waits until its task is idle; and how long the part before took."""
 
     part: pa.RecordBatch
     since: float
-    until: float
+    busy: float
 
 
 class Merging:
@@ -45,10 +46,13 @@ class Merging:
     ----------
     enter : callable
         Enters partials as work.
+    is_awaited : callable
+        Whether a flush waits until all is merged.
     """
 
     def __init__(self) -> None:
         self.enter: Enter
+        self.is_awaited: Callable[[], bool] = lambda: False
         # Without those that a task is merging.
         self._left: dict[int, HandedState] = {}
         # How many parts of these shards are work that no task has done.
@@ -113,13 +117,14 @@ class Merging:
             return
         self._entered[shard] -= 1
         if shard not in self._held and (part := self._taken(state)) is not None:
-            self._held[shard] = _Held(part, now, now + PATIENCE * busy)
+            self._held[shard] = _Held(part, now, busy)
         if shard not in self._held and not self._entered[shard]:
             del self._left[shard], self._entered[shard]
 
     def is_late(self, shard: int, now: float) -> bool:
         """Whether the part of a shard that waits has to be merged although its task is busy."""
-        return now >= self._held[shard].until
+        held = self._held[shard]
+        return now >= held.since + held.busy * (1 if self.is_awaited() else PATIENCE)
 
     def release(self, shard: int) -> list[Piece]:
         """Enter the part of a shard that waits, if any."""
