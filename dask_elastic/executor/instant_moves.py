@@ -286,8 +286,9 @@ class InstantMoves:
 
     def feed(self, task: Task, now: float) -> None:
         """Enter parts of partials that wait for a task which is about to take work, if it has nothing else to do."""
-        for shard in self.merging.waiting((task.number,), self.routes.table.owner):
-            if task.is_idle or self.merging.is_late(shard, now):
+        waiting = self.merging.waiting((task.number,), self.routes.table.owner)
+        for shard in waiting:
+            if task.is_idle or self.merging.is_late(shard, len(waiting), now):
                 for piece in self.merging.release(shard):
                     # Behind the rows of an overloaded task each part would wait for as long as these do.
                     task.queue.put_before_rows(piece)

@@ -225,6 +225,16 @@ def test_part_of_partials_waits_for_long_only_if_no_flush_waits_for_it(executor,
     assert kinds(executor, now=0.11) == [True]
 
 
+def test_parts_of_several_shards_together_have_no_larger_share_of_a_busy_task(executor, monkeypatch):
+    arrived_at(executor, monkeypatch)
+    merged, _ = executor.take(FAR, 0.0)
+    done(executor, merged, busy=0.1)
+    late = executor.moves.instant.merging.is_late
+    assert late(SHARD, 1, 0.91)
+    assert not late(SHARD, 2, 1.79)
+    assert late(SHARD, 2, 1.81)
+
+
 def test_part_of_partials_waits_while_the_pending_queue_is_half_full(executor, monkeypatch):
     task = arrived_at(executor, monkeypatch)
     merged, _ = executor.take(FAR, 0.0)

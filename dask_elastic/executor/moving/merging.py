@@ -121,10 +121,11 @@ class Merging:
         if shard not in self._held and not self._entered[shard]:
             del self._left[shard], self._entered[shard]
 
-    def is_late(self, shard: int, now: float) -> bool:
-        """Whether the part of a shard that waits has to be merged although its task is busy."""
+    def is_late(self, shard: int, among: int, now: float) -> bool:
+        """Whether the part of a shard that waits, among so many of its task, has to be merged although it is busy."""
         held = self._held[shard]
-        return now >= held.since + held.busy * (1 if self.is_awaited() else PATIENCE)
+        # The parts of all shards together have no larger share of the task.
+        return now >= held.since + held.busy * among * (1 if self.is_awaited() else PATIENCE)
 
     def release(self, shard: int) -> list[Piece]:
         """Enter the part of a shard that waits, if any."""
