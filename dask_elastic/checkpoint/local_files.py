@@ -6,6 +6,7 @@ import errno
 import os
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,7 +92,13 @@ class LocalFiles:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files in a folder by name, hidden ones included."""
-        return {entry.name: entry.stat().st_size for entry in self._entries(folder) if entry.is_file()}
+        found = {}
+        for entry in self._entries(folder):
+            # Others delete files meanwhile, such as those of old checkpoints.
+            with suppress(FileNotFoundError):
+                if entry.is_file():
+                    found[entry.name] = entry.stat().st_size
+        return found
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders in a folder."""

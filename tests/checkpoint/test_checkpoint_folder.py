@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dask_elastic.checkpoint.file_ref import FileRef, checksum
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 
@@ -64,6 +65,21 @@ def test_file_is_never_replaced(url):
         folder.write("manifests/1.json", [b"second"])
     assert folder.read(ref).to_pybytes() == b"first"
     assert folder.sizes("manifests") == {"1.json": 5}
+
+
+def test_file_that_is_deleted_while_its_folder_is_listed_is_left_out(tmp_path, monkeypatch):
+    folder = CheckpointFolder(str(tmp_path))
+    for name in ("1.json", "2.json"):
+        folder.write(f"manifests/{name}", [b"text"])
+    real = LocalFiles._entries
+
+    def entries(self, folder):
+        found = real(self, folder)
+        (tmp_path / "manifests" / "1.json").unlink()
+        return found
+
+    monkeypatch.setattr(LocalFiles, "_entries", entries)
+    assert folder.sizes("manifests") == {"2.json": 4}
 
 
 def test_folder_is_deleted_only_if_it_is_empty(url):

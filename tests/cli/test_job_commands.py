@@ -327,7 +327,7 @@ def test_key_groups_move_to_the_executor_that_is_named(running, invoke, address,
 
     def move(job, operator, groups, executor, migration):
         asked.append((job.name, operator, list(groups), executor, migration))
-        return MovedGroups(len(groups), 2048, 0.0125, 0.1)
+        return MovedGroups(len(groups), 2048, 0.0125, 0.1, 64)
 
     monkeypatch.setattr(de.Job, "move_groups", move)
     done = invoke("move-groups", "running", "per_key", *given, "--executor", 1, "--scheduler", address)
