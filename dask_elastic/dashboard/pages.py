@@ -19,6 +19,7 @@ from distributed.dashboard.core import DaskBokehTornado
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
+from dask_elastic.dashboard.error_page import page_or_error
 from dask_elastic.dashboard.page import page_document
 from dask_elastic.dashboard.panels import PANELS, panel_document
 
@@ -81,7 +82,7 @@ class Pages:
         options = dict(dask.config.get("distributed.scheduler.dashboard.bokeh-application"))
         origins = create_hosts_allowlist(options.pop("allow_websocket_origin"), scheduler.http_server.port)
         self._application = ElasticTornado(
-            {path: Application(FunctionHandler(document)) for path, document in documents.items()},
+            {path: Application(FunctionHandler(page_or_error(path, fill))) for path, fill in documents.items()},
             others=lambda: [app for app in self._applications if isinstance(app, BokehTornado)],
             prefix=prefix,
             use_index=False,

@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from bokeh.client import pull_session
+from bokeh.client import ClientSession, pull_session
 from bokeh.document import Document
 from bokeh.models import VAreaStep
 from distributed import Client, LocalCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tornado.ioloop import IOLoop
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
@@ -36,6 +37,8 @@ from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 from dask_elastic_plugins.install import install, uninstall
+
+ANSWER_SECONDS = 60.0
 
 
 class Page:
@@ -100,7 +103,7 @@ class Browser(Page):
 
     def __init__(self, cluster: LocalCluster, path: str, **arguments: str):
         self._url = f"http://127.0.0.1:{cluster.scheduler.http_server.port}/{path}"
-        self._session = pull_session(url=self._url, arguments=arguments)
+        self._session = _pull(self._url, arguments=arguments)
         applications = cluster.scheduler.http_application.applications[0].applications
         self.served = Served(applications[f"/{path}"].get_session(self._session.id).document, cluster)
         super().__init__(self._session.document)
@@ -108,7 +111,7 @@ class Browser(Page):
     def look(self) -> None:
         """Receive the current page."""
         # Bokeh's client drops messages while it waits for another one, so pull the same session again.
-        again = pull_session(url=self._url, session_id=self._session.id)
+        again = _pull(self._url, session_id=self._session.id)
         self.document = again.document
         again.close()
 
@@ -119,6 +122,15 @@ class Browser(Page):
 
     def close(self) -> None:
         self._session.close()
+
+
+def _pull(url: str, **options) -> ClientSession:
+    """Connect to a page; raise OSError if the server does not answer, for which Bokeh's client would wait for ever."""
+    loop = IOLoop(make_current=False)
+    patience = loop.call_later(ANSWER_SECONDS, loop.stop)
+    session = pull_session(url=url, io_loop=loop, **options)
+    loop.remove_timeout(patience)
+    return session
 
 
 def column(spec) -> str | None:
@@ -549,6 +561,15 @@ def test_panel_shows_first_job_when_it_is_submitted(known, browse, wait_until):
     wait_until(lambda: panel.served.text("caption") == "Job flights (running)", "the job")
     panel.look()
     assert panel.stacked("cores_executor") == {"a[0]": [2]}
+
+
+def test_error_while_a_page_is_drawn_is_shown(flights, browse, caplog):
+    known = flights.cards["flights"]
+    flights.cards["flights"] = replace(known, flow=lambda: 1 / 0)
+    assert "This page cannot be drawn: ZeroDivisionError: " in browse().text("error")
+    assert "The page /elastic cannot be drawn" in caplog.text
+    flights.cards["flights"] = known
+    assert browse().model("latency").visible
 
 
 def test_pages_are_removed_when_display_closes(flights, display, browse, get, address, call_on_loop, scheduler_host):
