@@ -15,7 +15,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 # Tests start many processes: without compiled files, each of them would compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test lint format types examples pytest soak faults demo bench docs clean
+.PHONY: test lint format types examples pytest soak properties faults demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
@@ -43,6 +43,12 @@ pytest: $(VENV)/.test
 SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
+
+# Properties with other examples than those of the tests: make properties RUNS=10
+RUNS ?= 3
+properties: $(VENV)/.test
+	@set -e; for run in $$(seq $(RUNS)); do \
+	    ELASTIC_OTHER_EXAMPLES=1 $(BIN)/python -m pytest -q -m hypothesis --numprocesses 2 --dist worksteal $(PURE); done
 
 # Sinks killed at every step of their commit, Spark's processes at every step of an epoch, then jobs whose workers are
 # killed and suspended: make faults KILLS=600 SEED=1000
