@@ -9,9 +9,9 @@ from html import escape
 import numpy as np
 from bokeh.models import ColumnDataSource, Div
 
+from dask_elastic.dashboard.figures.time_figure import CLOCK, clock_milliseconds
 from dask_elastic.dashboard.quantities import duration
 from dask_elastic.dashboard.style_sheet import text_style
-from dask_elastic.dashboard.time_figure import CLOCK, clock_milliseconds
 from dask_elastic.dashboard.wording import changes_in_words
 from dask_elastic.vocab.plan import Decision
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from bokeh.models import Div
 
 from dask_elastic.dashboard.conditions import Condition
+from dask_elastic.dashboard.figures.time_figure import CLOCK
 from dask_elastic.dashboard.quantities import count, duration, plural, rate, size
 from dask_elastic.dashboard.style_sheet import text_style
-from dask_elastic.dashboard.time_figure import CLOCK
 from dask_elastic.dashboard.wording import changes_in_words
 
 if TYPE_CHECKING:

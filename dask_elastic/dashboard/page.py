@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from bokeh.models import Div, Model, Select
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
-from dask_elastic.dashboard import job_figures
 from dask_elastic.dashboard.checkpoints.table import CheckpointsTable
 from dask_elastic.dashboard.chosen_job import ChosenJob
 from dask_elastic.dashboard.conditions import conditions
 from dask_elastic.dashboard.decisions_table import DecisionsTable
+from dask_elastic.dashboard.figures import job_figures
+from dask_elastic.dashboard.figures.line_figure import SeriesSource
+from dask_elastic.dashboard.figures.time_figure import shared_time_range
 from dask_elastic.dashboard.follower import Follower
 from dask_elastic.dashboard.handoffs_table import HandoffsTable
 from dask_elastic.dashboard.headline import WELCOME, Headline
-from dask_elastic.dashboard.line_figure import SeriesSource
 from dask_elastic.dashboard.operator_graph import OperatorGraph
 from dask_elastic.dashboard.operators_table import OperatorsTable
 from dask_elastic.dashboard.overview_table import JobOverview, OverviewTable, overview
 from dask_elastic.dashboard.style_sheet import field_style, text_style
-from dask_elastic.dashboard.time_figure import shared_time_range
 from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
 from dask_elastic.dashboard.worker_links import WorkerLinks
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from bokeh.models import Column, Div, Model
 from distributed.dashboard.components.scheduler import BOKEH_THEME
 
-from dask_elastic.dashboard import job_figures
 from dask_elastic.dashboard.chosen_job import ChosenJob
+from dask_elastic.dashboard.figures import job_figures
+from dask_elastic.dashboard.figures.line_figure import SeriesSource
+from dask_elastic.dashboard.figures.time_figure import shared_time_range
 from dask_elastic.dashboard.follower import Drawable, Follower
-from dask_elastic.dashboard.line_figure import SeriesSource
 from dask_elastic.dashboard.style_sheet import text_style
-from dask_elastic.dashboard.time_figure import shared_time_range
 from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
 
 if TYPE_CHECKING:

@@ -26,10 +26,10 @@ import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic.control.history import SERIES, History, JobHistory
 from dask_elastic.dashboard.display import Display
-from dask_elastic.dashboard.heat_map import COLUMNS, HeatMap
+from dask_elastic.dashboard.figures.heat_map import COLUMNS, HeatMap
+from dask_elastic.dashboard.figures.time_figure import clock_milliseconds, shared_time_range
 from dask_elastic.dashboard.page import ElasticPage, page_document
 from dask_elastic.dashboard.prometheus import COLLECTOR
-from dask_elastic.dashboard.time_figure import clock_milliseconds, shared_time_range
 from dask_elastic.dashboard.time_series import TimeSeries
 from dask_elastic.vocab.epoch import HandoffProgress
 from dask_elastic.vocab.identity import ExecutorId

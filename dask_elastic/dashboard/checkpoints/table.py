@@ -8,9 +8,9 @@ from html import escape
 from bokeh.models import Div
 
 from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
+from dask_elastic.dashboard.figures.time_figure import CLOCK
 from dask_elastic.dashboard.quantities import UNKNOWN, count, duration, plural, size
 from dask_elastic.dashboard.style_sheet import text_style
-from dask_elastic.dashboard.time_figure import CLOCK
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
 SHOWN = 10

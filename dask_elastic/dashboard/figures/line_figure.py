@@ -19,7 +19,7 @@ from bokeh.models import (
 )
 
 from dask_elastic.dashboard.colors import MARK
-from dask_elastic.dashboard.time_figure import (
+from dask_elastic.dashboard.figures.time_figure import (
     SPAN_SECONDS,
     anchor,
     clock_milliseconds,

@@ -7,8 +7,8 @@ from typing import Any
 from bokeh.models import AdaptiveTicker, ColumnDataSource, DataRange1d
 
 from dask_elastic.dashboard import colors
-from dask_elastic.dashboard.cores_figure import CoresFigure
-from dask_elastic.dashboard.line_figure import Line, LineFigure
+from dask_elastic.dashboard.figures.cores_figure import CoresFigure
+from dask_elastic.dashboard.figures.line_figure import Line, LineFigure
 from dask_elastic.dashboard.quantities import COUNT_TICKS, DURATION_TICKS, SIZE_TICKS
 
 Options = dict[str, Any]

@@ -10,10 +10,10 @@ from bokeh.models import Column, DataRange1d
 from numpy.typing import NDArray
 
 from dask_elastic.dashboard.colors import STACKED_NAMES
-from dask_elastic.dashboard.heat_map import HeatMap
+from dask_elastic.dashboard.figures.heat_map import HeatMap
+from dask_elastic.dashboard.figures.stack_figure import StackFigure
+from dask_elastic.dashboard.figures.time_figure import clock_milliseconds
 from dask_elastic.dashboard.quantities import plural
-from dask_elastic.dashboard.stack_figure import StackFigure
-from dask_elastic.dashboard.time_figure import clock_milliseconds
 from dask_elastic.dashboard.time_series import Rows, TimeSeries
 from dask_elastic.dashboard.worker_links import short_address
 
