@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from durable_scenario import DurableScenario
 
-PARTS = 20
+PARTS = 10
 SEEDS_OF_A_PART = 150
 
 

@@ -12,6 +12,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("lost_executor.py")
 SECONDS = 580
+EVERY = bool(os.environ.get("DASK_ELASTIC_EVERY_CRASH"))
 
 
 @pytest.mark.timeout(SECONDS + 20)
@@ -32,7 +33,8 @@ def test_killed_spark_executors_lose_and_repeat_no_row(tmp_path):
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, errors[-3000:]
+    durable = "180000 rows, 180000 different, 3" if EVERY else "90000 rows, 90000 different, 2"
     assert output.splitlines() == [
         "plain: 90000 rows, 90000 different, 1 executors lost",
-        "durable: 180000 rows, 180000 different, 3 executors lost",
+        f"durable: {durable} executors lost",
     ]
