@@ -126,7 +126,7 @@ class Browser(Page):
 
 def _pull(url: str, **options) -> ClientSession:
     """Connect to a page; raise OSError if the server does not answer, for which Bokeh's client would wait for ever."""
-    loop = IOLoop(make_current=False)
+    loop = IOLoop()
     patience = loop.call_later(ANSWER_SECONDS, loop.stop)
     session = pull_session(url=url, io_loop=loop, **options)
     loop.remove_timeout(patience)
