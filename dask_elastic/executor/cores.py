@@ -15,6 +15,7 @@ from dask_elastic.executor.task import PENDING_BYTES, Task
 from dask_elastic.executor.task_queue import StopItem
 from dask_elastic.executor.task_status import TaskEvent, TaskStatus
 from dask_elastic.planning.balance import balance
+from dask_elastic.planning.light_load import LightLoad
 from dask_elastic.vocab.errors import PlanningError
 
 MOVES_AT_ONCE = 4
@@ -47,10 +48,12 @@ class Cores:
     pending_bytes : int
         What bounds the pending queue of a remote task.
     light_load : float
-        Busy cores up to which new tasks on other nodes get no shards, as long as there is a task at home.
+        Busy cores up to which tasks on other nodes get no shards, as long as there is a task at home.
 
     Attributes
     ----------
+    light : LightLoad
+        Whether the shards belong at home.
     lost_nodes : set of int
         Nodes that are lost and have not returned.
     """
@@ -69,37 +72,30 @@ class Cores:
         self.home = home
         self.threshold = threshold
         self.pending_bytes = pending_bytes
-        self.light_load = light_load
+        self.light = LightLoad(light_load, at_home=all(task.at_home for task in routes.tasks.values()))
         self.lost_nodes: set[int] = set()
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
         self._filling = False
         # Whether new tasks on other nodes wait for more load.
         self._holds = False
+        # Shards that were moved by a command, and to which task.
+        self._commanded: dict[int, int] = {}
 
     @property
     def active(self) -> list[Task]:
         """The active tasks, by number: those that are not draining."""
         return sorted((t for t in self.routes.tasks.values() if t.status is TaskStatus.ACTIVE), key=lambda t: t.number)
 
-    def takers(self, loads: np.ndarray) -> list[Task]:
-        """Return the active tasks that may get shards: only those at home if that is enough for a light load.
+    @property
+    def takers(self) -> list[Task]:
+        """The active tasks that may get shards: only those at home, if there are any, while the load is light.
 
         Rows of a remote task cross the network twice. That costs more than it relieves the home of, if these rows keep
-        a small part of a core busy. Once tasks on other nodes have shards, all tasks share the load, however light it
-        becomes: moving it to and fro would cost more than it saves.
-
-        Parameters
-        ----------
-        loads : numpy.ndarray
-            Load of each shard, ``float64``.
+        a small part of a core busy.
         """
         active = self.active
-        at_home = [task for task in active if task.at_home]
-        if not at_home or len(at_home) == len(active) or loads.sum() > self.light_load * AHEAD_SECONDS:
-            return active
-        owners = {*self.routes.table.owner.tolist(), *self.moves.targets().values()}
-        return active if any(task.number in owners for task in active if not task.at_home) else at_home
+        return [task for task in active if task.at_home] or active if self.light.at_home else active
 
     def by_node(self) -> dict[int, int]:
         """Return the cores held on each node, without those of draining tasks."""
@@ -146,6 +142,8 @@ class Cores:
             surplus = held[node] - wanted.get(node, 0)
             for task in self._least_loaded(node, loads)[: max(surplus, 0)]:
                 task.handle(TaskEvent.CORE_RETURNED)
+        if not any(task.at_home for task in self.active):
+            self.light.leave()
         # New tasks get shards at once, also of a small load.
         return instructions + self.drain(loads, now) + self.balance(loads, now, worthwhile=False)
 
@@ -183,13 +181,14 @@ class Cores:
         list of Instruction
             What the driver carries out.
         """
-        active = self.takers(loads)
+        active = self.takers
         # Tasks that had to wait for more load are new ones.
         worthwhile &= not (self._holds and len(active) == len(self.active))
         self._holds = len(active) < len(self.active)
-        owner = self.routes.table.owner.astype(np.int64)
-        for shard, target in self.moves.targets().items():
-            owner[shard] = target
+        owner = self._owners_to_be()
+        if homeward := self._homeward(loads, owner):
+            self._planned, self._filling = deque(homeward), True
+            return self.proceed(now)
         numbers = [task.number for task in active]
         movable = np.isin(owner, numbers)
         if len(active) < 2 or not movable.any():
@@ -207,6 +206,41 @@ class Cores:
         self._planned = deque((int(shards[step.shard]), step.target) for step in plan)
         return self.proceed(now)
 
+    def _owners_to_be(self) -> np.ndarray:
+        """Return the owner of each shard after the moves that are under way."""
+        owner = self.routes.table.owner.astype(np.int64)
+        for shard, target in self.moves.targets().items():
+            owner[shard] = target
+        return owner
+
+    def _homeward(self, loads: np.ndarray, owner: np.ndarray) -> list[tuple[int, int]]:
+        """Return the moves that bring the shards home while the load is light, except those moved by a command."""
+        if not self.light.at_home:
+            return []
+        load = {task.number: float(loads[owner == task.number].sum()) for task in self.active if task.at_home}
+        away = [task.number for task in self.active if not task.at_home]
+        if not load or not away:
+            return []
+        shards = [s for s in np.flatnonzero(np.isin(owner, away)).tolist() if self._commanded.get(s) != owner[s]]
+        moves = []
+        for shard in sorted(shards, key=lambda shard: (-loads[shard], shard)):
+            target = min(load, key=lambda number: (load[number], number))
+            load[target] += max(float(loads[shard]), 1e-9)
+            moves.append((shard, target))
+        return moves
+
+    def command_move(self, shard: int, target: int, now: float) -> list[Instruction]:
+        """Begin the move of a shard that a command requests; a light load does not bring the shard home again.
+
+        Raises
+        ------
+        MoveRefused
+            If the shard cannot move to this task.
+        """
+        instructions = self.moves.begin(shard, target, now)
+        self._commanded[shard] = target
+        return instructions
+
     def proceed(self, now: float) -> list[Instruction]:
         """Begin planned moves while fewer than `MOVES_AT_ONCE` are in progress."""
         instructions: list[Instruction] = []
@@ -220,7 +254,7 @@ class Cores:
     def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
         """Move the shards of draining tasks to active ones, a few at a time; stop the tasks that own no shard."""
         instructions: list[Instruction] = []
-        load, takers = self._task_loads(loads), self.takers(loads)
+        load, takers = self._task_loads(loads), self.takers
         for task in [t for t in self.routes.tasks.values() if t.status is TaskStatus.DRAINING]:
             instructions += self.moves.instant.task_drains(task.number, now)
             shards = self.routes.table.shards_of(task.number)
@@ -259,7 +293,7 @@ class Cores:
         load = self._task_loads(loads)
         heirs: dict[int, int] = {}
         for shard in sorted(shards, key=lambda s: (-loads[s], s)):
-            heir = min(self.active, key=lambda task: (load[task.number], not task.at_home, task.number))
+            heir = min(self.takers, key=lambda task: (load[task.number], not task.at_home, task.number))
             load[heir.number] += max(float(loads[shard]), 1e-9)
             heirs[shard] = heir.number
         return heirs

@@ -343,7 +343,7 @@ class ElasticExecutor(ExecutorParts):
     def _handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         match event:
             case events.BalanceDue():
-                loads = self._loads(now)
+                loads = self._looked(now)
                 return self.cores.drain(loads, now) + self.cores.balance(loads, now)
             case events.LabelBack(task, shard):
                 return self.moves.label_returned(task, shard, now) + self._proceed(now)
@@ -352,9 +352,9 @@ class ElasticExecutor(ExecutorParts):
             case events.StateSetAside(shard):
                 return self.moves.instant.set_aside(shard, now) + self._proceed(now) + self._held_flushes()
             case events.MoveShard(shard, target):
-                return self.moves.begin(shard, target, now)
+                return self.cores.command_move(shard, target, now)
             case events.SetCores(by_node):
-                return self.cores.set(by_node, self._loads(now), now)
+                return self.cores.set(by_node, self._looked(now), now)
             case events.TaskEnded(task):
                 self.cores.forget(task)
                 return self._flush_progress(self.flushes.ended(task))

@@ -120,6 +120,15 @@ class ExecutorParts:
         """Return the work of each shard, in seconds; see `Measures.work_by_shard`."""
         return self.measures.work_by_shard(self.routes.backlog(), self.routes.in_flight(), now)
 
+    def _looked(self, now: float) -> np.ndarray:
+        """Return the work of each shard, in seconds, and let the cores take note whether the load is light."""
+        loads = self._loads(now)
+        self.cores.light.look(self._lasting_load(), now)
+        return loads
+
+    def _lasting_load(self) -> float | None:
+        return self.measures.lasting_load(self._pending_rows - self.routes.record_rows)
+
     def _note_event_time(self, record: TimersDue, now: float) -> None:
         if record.event is not None and not record.last:
             # After a restart event time begins at what the sources send then. The end is no event time: a job that was

@@ -13,6 +13,7 @@ from dask_elastic.meters import (
     BatchCost,
     InlineCost,
     InputTraffic,
+    LastingLoad,
     LatencyHistogram,
     LatencyWindow,
     Rate,
@@ -166,6 +167,7 @@ class Measures:
         self.inline = InlineCost()
         self.loads = ShardLoad(shards, window=RATE_SECONDS)
         self.demand = ShardArrivals(shards)
+        self.lasting = LastingLoad()
         self.latency = LatencyWindow()
         self.latency_mean = RecentMean(RECENT_SECONDS)
         self.sojourn = RecentMean(RECENT_SECONDS)
@@ -215,10 +217,12 @@ class Measures:
         """
         if work.record is not None:
             self.loads.add_busy(by_shard, busy, now)
+            self.lasting.add(0, busy, now)
             return
         self.service.add(work.rows, busy)
         self.cost.add(work.rows, busy)
         self.inline.add(work.rows, busy)
+        self.lasting.add(work.rows, busy, now)
         if isinstance(by_shard, list):
             self.loads.add_rows(by_shard, busy, now)
         else:
@@ -313,6 +317,22 @@ class Measures:
             return self.loads.loads(now)
         load: NDArray[np.float64] = coming * self.loads.seconds_per_row(now, 1 / rate)
         return load
+
+    def lasting_load(self, waiting: int) -> float | None:
+        """Return the busy cores that waiting tuples, and those expected in the next `AHEAD_SECONDS`, require.
+
+        Parameters
+        ----------
+        waiting : int
+            Tuples that are not settled.
+
+        Returns
+        -------
+        float or None
+            Busy cores, at the lowest of the recent processing times; None while arrivals or these are unknown.
+        """
+        coming = self.demand.per_second()
+        return None if coming is None else self.lasting.cores(float(coming.sum()) + waiting / AHEAD_SECONDS)
 
     def _coming(
         self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float

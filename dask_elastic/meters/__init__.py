@@ -16,6 +16,7 @@ from dask_elastic.meters.function_costs import FunctionCosts
 from dask_elastic.meters.histogram import LatencyHistogram
 from dask_elastic.meters.inline_cost import InlineCost
 from dask_elastic.meters.input_traffic import InputTraffic
+from dask_elastic.meters.lasting_load import LastingLoad
 from dask_elastic.meters.latency_window import LatencyWindow
 from dask_elastic.meters.node_speeds import NodeSpeeds, ServedRate
 from dask_elastic.meters.phase_time import PhaseTime
@@ -37,6 +38,7 @@ __all__ = [
     "FunctionCosts",
     "InlineCost",
     "InputTraffic",
+    "LastingLoad",
     "LatencyHistogram",
     "LatencyWindow",
     "MeterError",
