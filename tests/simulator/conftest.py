@@ -12,7 +12,6 @@ pytest.register_assert_rewrite(
     "durable_scenario",
     "followed_job",
     "leased_job",
-    "paced_job",
     "racing",
     "saturated",
     "scenario",
@@ -24,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import checkpointed_scenario  # noqa: E402, F401  imported by path
 import durable_scenario  # noqa: E402, F401
 import leased_job  # noqa: E402, F401
-import paced_job  # noqa: E402, F401
 import racing  # noqa: E402, F401
 import saturated  # noqa: E402, F401
 import scenario  # noqa: E402, F401

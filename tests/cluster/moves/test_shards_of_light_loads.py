@@ -1,4 +1,4 @@
-"""Cores on other workers get shards of an executor when its load needs them."""
+"""Cores on other workers get shards of an executor when its load needs them, and give them back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(busy):
     return pa.table({"key": np.arange(100), "busy": np.full(100, busy / 100)}, schema=SCHEMA)
 
 
-def test_remote_core_gets_shards_when_the_load_is_no_longer_light(client, wait_until):
+def test_remote_core_has_shards_while_the_load_is_not_light(client, wait_until):
     topology = de.Topology("light")
     keyed = topology.source("rows", de.sources.Push(SCHEMA)).key_by("key")
     keyed.compute(busy_for, state=STATE, name="counted", executors=1, shards=16)
@@ -55,6 +55,15 @@ def test_remote_core_gets_shards_when_the_load_is_no_longer_light(client, wait_u
         return any(assigned.loc[assigned["remote"], "shards"].tolist())
 
     wait_until(is_spread, "shards have moved to the other worker")
+
+    def is_home():
+        nonlocal sent
+        job.send(rows(0.0), "rows")
+        sent += 100
+        assigned = job.assignment()
+        return not any(assigned.loc[assigned["remote"], "shards"].tolist())
+
+    wait_until(is_home, "shards have come home")
     job.end_of_input("rows")
     job.wait(timeout=200, progress=False)
     assert job.state("counted").to_pandas()["n"].sum() == sent
