@@ -39,7 +39,7 @@ class ExecutorLimits:
     pending_bytes : int
         Bound of a remote task's pending queue, which requests a flush when it is half full.
     light_load : float
-        Busy cores up to which an executor with a task at home gives no shards to new tasks on other nodes.
+        Busy cores up to which an executor with a task at home gives no shards to tasks on other nodes.
     migration : str
         How shards move between nodes, one of `migration.strategy.STRATEGIES`.
     """

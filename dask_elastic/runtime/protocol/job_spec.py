@@ -47,7 +47,7 @@ class JobOptions:
     balance_threshold : float
         Ratio of the largest to the mean task load above which shards move.
     light_load : float
-        Busy cores of an executor up to which its shards do not move from its home to new cores on other workers.
+        Busy cores of an executor up to which its shards stay at its home, or return there.
     flush_interval : float
         Seconds between two flushes of a remote task's state.
     channel_window : int
