@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dask_elastic.control.keys import job_key
+from dask_elastic.control.placement.recent_flows import Flows, RecentFlows
 from dask_elastic.vocab.errors import PlanningError, UnknownJob
 from dask_elastic.vocab.plan import Decision, Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot, Snapshot
@@ -49,6 +50,10 @@ class JobHistory:
     ----------
     times : list of float
         The times of the snapshots.
+    addresses : tuple of str
+        The addresses of the nodes of the newest snapshot, to which `latest` refers.
+    flows : dict of str to tuple of GroupFlow
+        The traffic from key groups that was sampled within the last seconds, by the operator that sends it.
     decisions : list of Decision
         The decisions, newest last; at most `length`.
     bound : tuple of str
@@ -61,6 +66,8 @@ class JobHistory:
         self.key = job_key(first)
         self._latest = first
         self._outlook = Outlook()
+        self._addresses: tuple[str, ...] = ()
+        self._flows = RecentFlows()
         self._times: deque[float] = deque(maxlen=length)
         self._series: dict[str, deque[float]] = {name: deque(maxlen=length) for name in SERIES}
         self._by_executor: deque[tuple[int, ...]] = deque(maxlen=length)
@@ -82,6 +89,8 @@ class JobHistory:
             The plan made from the snapshot.
         """
         self._latest = job
+        self._addresses = tuple(node.address for node in nodes)
+        self._flows.add(now, job)
         self._outlook = plan.outlook.get(job.name, Outlook())
         self._times.append(now)
         for name, total in _SUMS.items():
@@ -109,6 +118,16 @@ class JobHistory:
     def times(self) -> list[float]:
         """The times of the snapshots in seconds, oldest first."""
         return list(self._times)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of the nodes of the newest snapshot."""
+        return self._addresses
+
+    @property
+    def flows(self) -> Flows:
+        """The traffic from key groups that was sampled within the last seconds, by the operator that sends it."""
+        return self._flows.of(self._times[-1])
 
     @property
     def decisions(self) -> list[Decision]:

@@ -222,7 +222,8 @@ def _plain(record: Any) -> dict[str, Any]:
 def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
     arrays = {name: _encode(getattr(executor, name)) for name in _ARRAYS}
     flows = [[one.operator, _encode(one.source), _encode(one.target), _encode(one.rate)] for one in executor.flows]
-    own = {"executor": _names(executor.executor), "cores": _pairs(executor.cores), "flows": flows}
+    groups = None if executor.groups is None else executor.groups.tolist()
+    own = {"executor": _names(executor.executor), "cores": _pairs(executor.cores), "flows": flows, "groups": groups}
     return _plain(executor) | arrays | own
 
 
@@ -234,6 +235,8 @@ def _executor_from_dict(value: Mapping[str, Any]) -> ExecutorSnapshot:
         "traffic": tuple(Traffic(*part) for part in value.get("traffic", ())),
         "flows": tuple(_flow(*part) for part in value.get("flows", ())),
     }
+    if value.get("groups") is not None:
+        own["groups"] = np.array(value["groups"], np.int64)
     if value.get("windows") is not None:
         own["windows"] = RowCounts(*value["windows"])
     own["computes"] = tuple(_compute(*part) for part in value.get("computes", ()))

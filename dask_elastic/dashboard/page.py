@@ -24,7 +24,8 @@ from dask_elastic.dashboard.operators_table import OperatorsTable
 from dask_elastic.dashboard.overview_table import JobOverview, OverviewTable, overview
 from dask_elastic.dashboard.style_sheet import field_style, text_style
 from dask_elastic.dashboard.viewer import keep_up_to_date, wanted_job
-from dask_elastic.dashboard.worker_links import WorkerLinks
+from dask_elastic.dashboard.workers.links import WorkerLinks
+from dask_elastic.dashboard.workers.placement_table import PlacementTable
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -55,6 +56,7 @@ class ElasticPage:
         self.headline = Headline()
         self.graph = OperatorGraph()
         self.workers = WorkerLinks()
+        self.placement = PlacementTable()
         self.handoffs = HandoffsTable()
         self.operators = OperatorsTable()
         self.decisions = DecisionsTable()
@@ -86,7 +88,7 @@ class ElasticPage:
     def roots(self) -> list[Model]:
         """The models that the template places."""
         tables = [self.overview.root, self.handoffs.root, self.operators.root, self.decisions.root]
-        texts = [self.headline.root, self.graph.root, self.workers.root]
+        texts = [self.headline.root, self.graph.root, self.workers.root, self.placement.root]
         return [self.welcome, self.select, *tables, self.checkpoints.root, *texts, *self.figures]
 
     def update(self) -> None:
@@ -108,6 +110,7 @@ class ElasticPage:
         self.graph.update(shown.flow)
         self.handoffs.update(shown.card.handoffs(), shown.card.live)
         self.operators.update(job)
+        self.placement.update(job)
         self.decisions.update(decisions)
         self.checkpoints.update(shown.card.checkpoints())
         if job is not None:
@@ -128,7 +131,8 @@ class ElasticPage:
         return f"{one.card.name} ({one.card.status}{starved})"
 
     def _show(self, known: bool, measured: bool) -> None:
-        wanted = dict.fromkeys([*self.figures, self.workers.root, self.operators.root, self.decisions.root], measured)
+        measures = [self.workers.root, self.placement.root, self.operators.root, self.decisions.root]
+        wanted = dict.fromkeys([*self.figures, *measures], measured)
         # With one job there is nothing to select.
         wanted |= {self.select: len(self.select.options) > 1, self.welcome: not known, self.overview.root: known}
         wanted |= {self.headline.root: known, self.graph.root: known}

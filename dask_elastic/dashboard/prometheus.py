@@ -10,6 +10,7 @@ import dask.config
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dask_elastic.control.placement.group_map import GroupMap
 from dask_elastic.dashboard.checkpoints import metrics as checkpoint_metrics
 from dask_elastic.dashboard.checkpoints.metrics import add_checkpoints
 from dask_elastic.dashboard.cluster_view import STATUSES
@@ -48,6 +49,10 @@ GAUGES = {
     "busy_ratio": ("Share of time in which an operator processes rows", OPERATOR),
     "backpressured_ratio": ("Share of time in which the outputs of an operator wait for credit", OPERATOR),
     "edge_rate": ("Rows per second that an operator passes to another one", (*OPERATOR, "consumer")),
+    "group_traffic_rate": (
+        "Bytes per second that key groups of an operator send to those of another one, by whether on the same worker",
+        (*OPERATOR, "consumer", "same_worker"),
+    ),
     "starved_cores": ("Cores that a job lacks to reach its target", JOB),
     "gil_bound": (
         "Whether an operator is GIL-bound: more cores on one node do not make it faster",
@@ -189,6 +194,10 @@ def _gather_job(families: Families, name: str, job: JobHistory) -> None:
     families.add("latency_predicted_seconds", [name], None if predicted != predicted else predicted)
     families.add("source_rate", [name], latest.source_rate)
     families.add("starved_cores", [name], job.starved)
+    for one in GroupMap.of(latest, job.flows).traffic:
+        inside = min(float(one.within.sum()), one.total)
+        families.add("group_traffic_rate", [name, one.sender, one.receiver, "true"], inside)
+        families.add("group_traffic_rate", [name, one.sender, one.receiver, "false"], one.total - inside)
     for operator in dict.fromkeys(executor.executor.component for executor in latest.executors):
         families.add("gil_bound", [name, operator], float(operator in job.bound))
 

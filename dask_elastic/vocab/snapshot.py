@@ -134,6 +134,8 @@ class ExecutorSnapshot:
         Bytes of state of each shard.
     flows : tuple of GroupFlow
         Sampled traffic from its key groups to those of other operators, where groups move.
+    groups : array of int, optional
+        The key groups that it owns; None where groups do not move.
 
     Attributes
     ----------
@@ -166,6 +168,7 @@ class ExecutorSnapshot:
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     flows: tuple[GroupFlow, ...] = field(default=(), repr=False)
+    groups: NDArray[np.int64] | None = field(default=None, repr=False)
     # Set on each instance; not a field, since it follows from `cores`.
     total_cores: ClassVar[int]
 

@@ -65,6 +65,7 @@ def snapshots(draw):
         shard_load=arrays,
         shard_bytes=arrays,
         flows=st.lists(flows, max_size=2).map(tuple),
+        groups=st.none() | numbers,
     )
     jobs = st.builds(
         JobSnapshot,
@@ -114,6 +115,7 @@ def test_recording_of_earlier_release_has_neither_traffic_nor_memory():
     plain = snapshot_to_dict(snapshot)
     del plain["nodes"][0]["memory"], plain["jobs"][0]["sources"], plain["jobs"][0]["placement"]
     del plain["jobs"][0]["executors"][0]["traffic"], plain["jobs"][0]["executors"][0]["flows"]
+    del plain["jobs"][0]["executors"][0]["groups"]
     assert same(snapshot_from_dict(plain), snapshot)
 
 

@@ -179,7 +179,7 @@ def test_special_characters_in_job_names_are_escaped(known, metrics):
 def test_every_metric_has_help_text_and_type(flights, get, address):
     families = {family.name: family for family in text_string_to_metric_families(get(f"{address}/metrics"))}
     ours = {name: family for name, family in families.items() if name.startswith("dask_elastic_")}
-    assert len(ours) == 33
+    assert len(ours) == 34
     assert all(family.documentation for family in ours.values())
     assert {name for name, family in ours.items() if family.type == "counter"} == {
         "dask_elastic_moves",

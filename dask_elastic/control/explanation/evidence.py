@@ -14,9 +14,13 @@ from dask_elastic.control.explanation.core_place import place_reasons
 from dask_elastic.control.explanation.doubled_load import DoubledLoad, doubled_load
 from dask_elastic.control.explanation.inputs import input_texts
 from dask_elastic.control.explanation.job_explanation import ExecutorExplanation, JobExplanation
+from dask_elastic.control.explanation.key_groups import group_texts, groups_section
 from dask_elastic.control.explanation.planned_decision import PlannedChange, PlannedDecision
 from dask_elastic.control.explanation.planned_homes import planned_homes
+from dask_elastic.control.keys import job_key
 from dask_elastic.control.loop import ControlLoop
+from dask_elastic.control.placement.group_map import GroupMap
+from dask_elastic.control.placement.recent_flows import RecentFlows
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.reason import RESOLVED, duration
 from dask_elastic.control.settings import ControlSettings
@@ -123,6 +127,7 @@ class Evidence:
         if operator is not None and operator not in known:
             raise UnknownOperator(f"job {self.job!r} has no stateful operator {operator!r}: choose from {known}")
         doubled = None if preview is None else doubled_load(self._loop, self.current, preview)
+        about_groups = groups_section(self._groups, job, self.current, self.decisions, operator)
         return JobExplanation(
             job=self.job,
             time=self.current.now,
@@ -137,6 +142,7 @@ class Evidence:
             ),
             doubled=doubled,
             operator=operator,
+            sections={"key groups": about_groups} if about_groups else {},
         )
 
     @property
@@ -178,6 +184,15 @@ class Evidence:
         for snapshot in self.snapshots:
             loop.tick(snapshot)
         return loop
+
+    @cached_property
+    def _groups(self) -> GroupMap:
+        recent = RecentFlows()
+        for snapshot in (*self.snapshots, self.current):
+            for job in snapshot.jobs:
+                if job_key(job) == job_key(self._job):
+                    recent.add(snapshot.now, job)
+        return GroupMap.of(self._job, recent.of(self.current.now))
 
     @cached_property
     def _preview(self) -> Preview | None:
@@ -222,6 +237,7 @@ class Evidence:
             why_there=place_reasons(executor, self._job, self.current, bound, self.settings),
             decisions=tuple(self._decisions(executor.executor)),
             inputs=input_texts(executor, self._job, self.current),
+            groups=group_texts(executor, self._groups, self.current),
         )
 
     def _decisions(self, executor: ExecutorId) -> list[str]:

@@ -19,7 +19,7 @@ SHOWN = 40
 
 COLUMNS = (
     "operator", "executor", "home", "cores", "at_home", "arrival_rate", "service_rate", "load", "wanted",
-    "at_twice_the_load", "state_bytes", "why_so_many", "why_there", "decisions", "inputs",
+    "at_twice_the_load", "state_bytes", "why_so_many", "why_there", "decisions", "inputs", "groups",
 )  # fmt: skip
 
 
@@ -51,6 +51,8 @@ class ExecutorExplanation:
         The last decisions that changed its cores, newest first.
     inputs : tuple of str
         What it gets from upstream instances, and where these are, heaviest first.
+    groups : tuple of str
+        Where key groups move: how many it owns, what they need, and with which other groups they communicate.
 
     Examples
     --------
@@ -72,6 +74,7 @@ class ExecutorExplanation:
     why_there: tuple[str, ...]
     decisions: tuple[str, ...]
     inputs: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
     @property
     def load(self) -> float | None:
@@ -95,6 +98,7 @@ class ExecutorExplanation:
             ("why so many", self.why_so_many),
             ("why there", self.why_there),
             ("inputs", self.inputs),
+            ("key groups", self.groups),
             ("at twice the load", () if self.doubled is None else (cores(self.doubled),)),
             ("last decisions", self.decisions),
         ):
@@ -190,7 +194,7 @@ class JobExplanation:
             Columns: ``operator``, ``executor``, ``home`` (address), ``cores``, ``at_home`` (how many of them),
             ``arrival_rate`` (λ, tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``load`` (λ/μ, busy
             cores), ``wanted`` (cores that the model asks for), ``at_twice_the_load`` (cores), ``state_bytes``,
-            ``why_so_many``, ``why_there``, ``decisions`` and ``inputs`` (lists of sentences).
+            ``why_so_many``, ``why_there``, ``decisions``, ``inputs`` and ``groups`` (lists of sentences).
         """
         import pandas as pd
 
@@ -199,6 +203,7 @@ class JobExplanation:
                 one.executor.component, one.executor.index, one.home, sum(one.cores.values()),
                 one.cores.get(one.home, 0), one.arrival_rate, one.service_rate, one.load, one.wanted, one.doubled,
                 one.state_bytes, [*one.why_so_many], [*one.why_there], [*one.decisions], [*one.inputs],
+                [*one.groups],
             )
             for one in self.executors
         ]  # fmt: skip

@@ -15,7 +15,7 @@ from dask_elastic.dashboard.figures.stack_figure import StackFigure
 from dask_elastic.dashboard.figures.time_figure import clock_milliseconds
 from dask_elastic.dashboard.quantities import plural
 from dask_elastic.dashboard.time_series import Rows, TimeSeries
-from dask_elastic.dashboard.worker_links import short_address
+from dask_elastic.dashboard.workers.links import short_address
 
 
 class CoresFigure:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.dashboard.colors import operator_of
 from dask_elastic.dashboard.figures.time_figure import CLOCK, INK, SPAN_SECONDS, time_figure
-from dask_elastic.dashboard.worker_links import open_on_tap
+from dask_elastic.dashboard.workers.links import open_on_tap
 
 Cores = NDArray[np.float64]
 

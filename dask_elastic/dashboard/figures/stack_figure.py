@@ -20,7 +20,7 @@ from bokeh.models import (
 from numpy.typing import NDArray
 
 from dask_elastic.dashboard.figures.time_figure import SPAN_SECONDS, names_legend, time_figure, time_hover
-from dask_elastic.dashboard.worker_links import open_on_tap
+from dask_elastic.dashboard.workers.links import open_on_tap
 
 Cores = NDArray[np.float64]
 

@@ -214,7 +214,9 @@ class JobReader(JobMeasures):
         JobExplanation
             Prints as text; a notebook shows a table; ``to_pandas()`` returns a data frame, one row per executor. Of a
             compute of aggregates over windows, it also says how partial results are kept, and what that costs; of each
-            stateful component, how it may be migrated, split and combined (Enorm, section 5).
+            stateful component, how it may be migrated, split and combined (Enorm, section 5). Where key groups move,
+            it says what each group needs and exchanges with which groups of other operators, how much of that stays on
+            its worker, and why groups moved last.
 
         Raises
         ------
@@ -255,7 +257,7 @@ class JobReader(JobMeasures):
         if component != operator:
             shared = f"runs in the tasks of {component!r}: executors, cores, shards and load are those of both"
             sections = {f"{operator}": shared, **sections}
-        return replace(explained, sections=sections)
+        return replace(explained, sections={**sections, **explained.sections})
 
     def plan(self, *, dry_run: bool = True) -> PlannedDecision:
         """Return what the control loop would decide now; nothing is changed.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.meters import LatencyHistogram
+from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, report_seconds
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
@@ -47,6 +48,8 @@ class JobView:
         Executors whose cores the control loop does not change.
     reports : tuple of ReceivedReport
         The newest report of each node.
+    groups : dict of str to GroupTable
+        The executor of each key group of each operator, where groups move.
     """
 
     spec: JobSpec
@@ -54,6 +57,7 @@ class JobView:
     cores: dict[ExecutorKey, dict[int, int]]
     pinned: frozenset[ExecutorKey]
     reports: tuple[ReceivedReport, ...]
+    groups: dict[str, GroupTable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class ClusterView:
                 view.homes,
                 view.cores,
                 view.pinned,
+                view.groups,
                 [(one.report, self._is_fresh(view, one)) for one in view.reports],
             )
             for view in self.jobs
@@ -165,6 +170,7 @@ def _executor(
     """Return the snapshot of an executor; one without a fresh report is pinned, and its stale rates are left out."""
     operator, index = key
     measure, detail = fresh or known or UNMEASURED
+    table = view.groups.get(operator)
     return ExecutorSnapshot(
         executor=ExecutorId(operator, index),
         home=place_of[view.homes[operator][index]],
@@ -191,6 +197,7 @@ def _executor(
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
         flows=tuple(_flow(*flow) for flow in detail.flows) if fresh else (),
+        groups=None if table is None else np.flatnonzero(table.owners == index),
     )
 
 
@@ -297,4 +304,5 @@ def _view(record: JobRecord) -> JobView:
     pinned = set(record.cores) if record.starting or record.finishing else record.pinned | busy
     cores = {key: dict(by_node) for key, by_node in record.cores.items()}
     homes = {operator: table.homes for operator, table in record.homes.tables.items()}
-    return JobView(record.spec, homes, cores, frozenset(pinned), tuple(record.reports.values()))
+    reports = tuple(record.reports.values())
+    return JobView(record.spec, homes, cores, frozenset(pinned), reports, dict(record.groups.tables))

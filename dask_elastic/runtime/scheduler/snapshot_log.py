@@ -83,7 +83,7 @@ def _size(snapshot: Snapshot) -> int:
         array.nbytes
         for job in snapshot.jobs
         for executor in job.executors
-        for array in (executor.shard_load, executor.shard_bytes)
+        for array in (executor.shard_load, executor.shard_bytes, executor.groups)
         if array is not None
     )
     flows = sum(flow.nbytes for job in snapshot.jobs for executor in job.executors for flow in executor.flows)

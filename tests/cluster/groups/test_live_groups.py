@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -96,6 +98,13 @@ def test_planner_brings_groups_to_the_worker_of_those_that_they_communicate_with
         job.move_groups("behind", [group], 1 - before[group])
     with Load(job, keys_of_groups(busy)) as load:
         wait_until(lambda: not apart(), "groups that communicate are on one worker")
+
+        def explained():
+            text = str(job.explain())
+            local = "ahead → behind: 100 % of" in text and ", same worker" in text
+            return local and re.search(r"moved .* ago, decision #", text)
+
+        wait_until(explained, "the explanation says that their traffic stays on their worker")
     job.end_of_input()
     job.wait(progress=False)
     for operator in ("ahead", "behind"):

@@ -76,6 +76,8 @@ def test_all_nodes_are_asked_in_the_order_of_the_protocol(job, strategy, calls, 
         assert (noted.others, noted.moved_bytes) == (("2 key groups of 'op0' moved",), moved.nbytes)
         assert f"({strategy}) with {moved.nbytes} bytes of state" in noted.reason
         assert record.groups.moving is None
+        [taken] = coordinator.controller.snapshot_builder.view(0.0).snapshot().jobs
+        assert [one.groups.tolist() for one in taken.executors] == [[], [0, 1, 2, 3]]
 
     job(test)
 
