@@ -59,7 +59,7 @@ class JobCommands(ABC):
 
         The new worker becomes the executor's home. Its cores follow as far as there are free slots. No row is lost or
         processed twice, and rows keep their order; rows of this executor wait for the time that `decisions` shows.
-        Sources and sinks stay where they are. A checkpoint in progress is given up, and taken after the move.
+        Sources and sinks stay where they are. The move begins when the checkpoint in progress has ended.
 
         Parameters
         ----------

@@ -22,13 +22,13 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, ComputeSummary, JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.spooled_ledger import ledgers_in_checkpoint
-from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls, unless_over
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded, ElasticError, JobEnded
 from dask_elastic.vocab.identity import ExecutorId
@@ -132,9 +132,6 @@ class Checkpoints:
                 return taken
             if not record.live:
                 raise JobEnded(f"job {record.name!r} has {record.status.value}: it takes no more checkpoints")
-            if taken is not None and taken.number == state.yielded:
-                first = taken.number + 1
-                continue
             if taken is not None:
                 raise CheckpointError(f"job {record.name!r}: checkpoint {taken.number} was given up: {taken.error}")
             if state.last < first:
@@ -187,41 +184,32 @@ class Checkpoints:
                 )  # fmt: skip
 
     @contextlib.asynccontextmanager
-    async def excluded(self, record: JobRecord, reason: str) -> AsyncIterator[None]:
-        """Take no checkpoint of a job while the context lasts; the one in progress is given up, and taken again later.
+    async def between(self, record: JobRecord, gone: Callable[[JobRecord], ElasticError]) -> AsyncIterator[None]:
+        """Take no checkpoint of a job while the context lasts; it begins when the one in progress has ended.
+
+        A checkpoint that becomes due meanwhile begins before what waits for a context since then.
 
         Parameters
         ----------
         record : JobRecord
             The job.
-        reason : str
-            Why the checkpoint is given up.
-        """
-        state = record.checkpoints
-        if state is None:
-            yield
-            return
-        if state.progress is not None and not state.publishing.locked():
-            state.yielded = state.progress.number
-            state.settle(dump_error(CheckpointError(reason)))
-        async with state.exclusive:
-            try:
-                yield
-            finally:
-                if state.failed and state.descriptions[-1].number == state.yielded:
-                    state.requested.set()
+        gone : callable
+            Makes the error if the generation of the job ends meanwhile.
 
-    @contextlib.asynccontextmanager
-    async def between(self, record: JobRecord) -> AsyncIterator[None]:
-        """Take no checkpoint of a job while the context lasts; it begins when the one in progress has ended.
-
-        A checkpoint that becomes due meanwhile begins before what waits for a context since then.
+        Raises
+        ------
+        ElasticError
+            The error that `gone` makes, if the generation ends before the context begins.
         """
         if record.checkpoints is None:
             yield
             return
-        async with record.checkpoints.exclusive:
+        exclusive = record.checkpoints.exclusive
+        await unless_over(record, exclusive.acquire(), gone)
+        try:
             yield
+        finally:
+            exclusive.release()
 
     async def _take(self, record: JobRecord, state: JobCheckpoints, generation: int) -> None:
         number = state.next_number()

@@ -41,9 +41,7 @@ class JobCheckpoints:
     publishing : asyncio.Lock
         Held while a manifest is written: a restart waits for it before it chooses the newest checkpoint.
     exclusive : asyncio.Lock
-        Held while a checkpoint is taken, and while a home moves.
-    yielded : int
-        The newest checkpoint that was given up because a home was to move.
+        Held while a checkpoint is taken, and while a home or key groups move.
     requested : asyncio.Event
         Set to have a checkpoint taken soon.
     descriptions : deque of CheckpointDescription
@@ -76,7 +74,6 @@ class JobCheckpoints:
         self.progress: CheckpointProgress[bytes] | None = None
         self.publishing = asyncio.Lock()
         self.exclusive = asyncio.Lock()
-        self.yielded = 0
         self.requested = asyncio.Event()
         self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)
         self.attempts = 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
-from dask_elastic.vocab.errors import NodeLost, UnknownJob
+from dask_elastic.vocab.errors import ElasticError, NodeLost, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dask_elastic.runtime.scheduler.job_record import JobRecord
 
 logger = logging.getLogger("dask_elastic.scheduler")
+
+T = TypeVar("T")
 
 DISPENSABLE_SECONDS = 5.0
 """Timeout of a call to a node without which the job goes on."""
@@ -174,3 +176,32 @@ class WorkerCalls:
         for result in await asyncio.gather(*(self.one(a, call) for a in present), return_exceptions=True):
             if isinstance(result, BaseException):
                 logger.warning("job %r: %s: %s", record.name, call.operation, result)
+
+
+async def unless_over(record: JobRecord, call: Coroutine[Any, Any, T], gone: Callable[[JobRecord], ElasticError]) -> T:
+    """Return the answer of a call, or what else is waited for.
+
+    Parameters
+    ----------
+    record : JobRecord
+        The job.
+    call : coroutine
+        The call.
+    gone : callable
+        Makes the error if the generation ends.
+
+    Raises
+    ------
+    JobEnded, PlanningError
+        The error that `gone` makes, if the generation ends before the answer comes.
+    """
+    calling, over = asyncio.ensure_future(call), asyncio.ensure_future(record.over())
+    waited: set[asyncio.Future[Any]] = {calling, over}
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not calling.done():
+            raise gone(record)
+        return calling.result()
+    finally:
+        for future in waited:
+            future.cancel()

@@ -13,7 +13,10 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import Describe, MoveExecutor, MoveShard, SetCores
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.vocab.errors import (
+    CheckpointError,
+    JobEnded,
     MoveRefused,
     NodeLost,
     PlanningError,
@@ -244,20 +247,32 @@ def test_job_does_not_finish_while_an_executor_is_between_its_homes(job, fake):
 # checkpoints
 
 
-def test_checkpoint_in_progress_is_given_up_and_taken_again_after_the_move(job, fake, tmp_path):
+async def begin_checkpoint(coordinator, record):
+    """Have a checkpoint begin; returns what waits for its end."""
+    taken = asyncio.ensure_future(coordinator.checkpoints.take(record))
+    await until(lambda: record.checkpoints.progress is not None)
+    return taken
+
+
+def end_checkpoint(record):
+    """End the checkpoint in progress; workers have not acknowledged it."""
+    record.checkpoints.settle(dump_error(CheckpointError("the disk is full")))
+
+
+def test_move_waits_for_the_checkpoint_in_progress_and_the_next_one_for_the_move(job, fake, tmp_path):
     async def test(coordinator, scheduler, record):
-        record.checkpoints.requested.set()
-        await until(lambda: record.checkpoints.progress is not None)
-        first = record.checkpoints.progress.number
-        taking = asyncio.ensure_future(coordinator.checkpoints.take_now(job_calls.TakeCheckpoint("job")))
+        taken = await begin_checkpoint(coordinator, record)
         gate = scheduler.held["a", MoveHome] = asyncio.Event()
         moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await fake.settle()
+        assert [scheduler.asked(kind) for kind in (CopyHome, part_calls.AbandonCheckpoint)] == [[], []]
+        assert not any(lock.locked() for lock in record.changing.values()), "cores can change meanwhile"
+        with pytest.raises(MoveRefused, match="one home of a job moves at a time"):
+            await coordinator.homes.move_executor(MOVE)
+        end_checkpoint(record)
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            await taken
         await until(lambda: scheduler.asked(MoveHome))
-        abandoned = {address for address, call in scheduler.asked(part_calls.AbandonCheckpoint)}
-        assert abandoned == {"a", "b"}
-        order = [type(call) for _, call in scheduler.calls]
-        assert order.index(PrepareHome) > max(i for i, kind in enumerate(order) if kind is part_calls.AbandonCheckpoint)
-        assert r"the home of op0[0] was to move" in record.checkpoints.descriptions[-1].error
         begun = len(scheduler.asked(part_calls.BeginCheckpoint))
         record.checkpoints.requested.set()
         await fake.settle()
@@ -265,24 +280,57 @@ def test_checkpoint_in_progress_is_given_up_and_taken_again_after_the_move(job, 
         gate.set()
         await moving
         await until(lambda: len(scheduler.asked(part_calls.BeginCheckpoint)) > begun)
-        assert record.checkpoints.progress.number > first
-        assert not taking.done()
-        taking.cancel()
+        assert [one.error for one in record.checkpoints.descriptions] == ["the disk is full"]
 
     job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 
 
-def test_checkpoints_go_on_while_state_is_copied(job, fake, tmp_path):
+def test_checkpoints_go_on_while_state_is_copied_and_the_move_waits_for_them(job, fake, tmp_path):
     async def test(coordinator, scheduler, record):
         gate = scheduler.held["a", CopyHome] = asyncio.Event()
         moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
         await until(lambda: scheduler.asked(CopyHome))
-        record.checkpoints.requested.set()
-        await until(lambda: record.checkpoints.progress is not None)
-        assert scheduler.asked(part_calls.AbandonCheckpoint) == []
+        taken = await begin_checkpoint(coordinator, record)
         gate.set()
+        await fake.settle()
+        assert (scheduler.asked(PrepareHome), record.checkpoints.progress is not None) == ([], True)
+        end_checkpoint(record)
         await moving
-        assert scheduler.asked(part_calls.AbandonCheckpoint)
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            await taken
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("how", ["stop", "restart"])
+def test_job_that_ends_or_restarts_while_a_move_waits_for_a_checkpoint_ends_the_wait(job, fake, tmp_path, how, copied):
+    async def test(coordinator, scheduler, record):
+        gate = asyncio.Event()
+        if copied:
+            scheduler.held["a", CopyHome] = gate
+            moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+            await until(lambda: scheduler.asked(CopyHome))
+        taken = await begin_checkpoint(coordinator, record)
+        if not copied:
+            moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        gate.set()
+        await fake.settle()
+        # Storage that does not answer holds the checkpoint up, whatever becomes of the job.
+        await record.checkpoints.publishing.acquire()
+        if how == "stop":
+            ending = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
+            error, text = JobEnded, "has stopped while an executor moved"
+        else:
+            record.halt()
+            error, text = PlanningError, "was restarted while an executor moved: look where it is, then try again"
+        with pytest.raises(error, match=text):
+            await asyncio.wait_for(moving, 60)
+        assert (scheduler.asked(MoveHome), record.homes.moving) == ([], None)
+        record.checkpoints.publishing.release()
+        taken.cancel()
+        if how == "stop":
+            await ending
 
     job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 

@@ -34,10 +34,9 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text, load_error
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
-from dask_elastic.runtime.scheduler.homes.home_moves import unless_over
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
-from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls, unless_over
 from dask_elastic.vocab.errors import ElasticError, JobEnded, MoveRefused, PlanningError
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -128,7 +127,7 @@ class GroupMoves:
         move, began = groups.begin(operator, moves, strategy), time.monotonic()
         try:
             # The checkpoint in progress ends first, while state can be read: moves in a row would let none complete.
-            async with record.changing[operator, -1], self.checkpoints.between(record), groups.still:
+            async with record.changing[operator, -1], self.checkpoints.between(record, _gone), groups.still:
                 if not record.runs(generation):
                     raise _gone(record)
                 check_moving(record)

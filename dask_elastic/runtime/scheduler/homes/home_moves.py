@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
@@ -28,13 +27,12 @@ from dask_elastic.runtime.scheduler.core_changes import CoreChanges, homes
 from dask_elastic.runtime.scheduler.homes.job_homes import MovingHome
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.runtime.scheduler.worker_calls import unless_over
 from dask_elastic.vocab.errors import ElasticError, JobEnded, MoveRefused, NodeLost, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeChange, HomeForecast
 
 logger = logging.getLogger("dask_elastic.scheduler")
-
-T = TypeVar("T")
 
 CANCEL_SECONDS = 10.0
 """Timeout of the call that ends a prepared move."""
@@ -50,7 +48,7 @@ class HomeMoves:
     membership : Membership
         Lets the worker of the new home join the job.
     checkpoints : Checkpoints
-        Takes no checkpoint during a move.
+        Takes no checkpoint during a move, which waits for the one in progress.
     failed : callable
         ``failed(record, executor, error)`` ends a generation in which a move has failed at an unknown point.
     moved : callable
@@ -86,7 +84,7 @@ class HomeMoves:
     async def move(
         self, record: JobRecord, executor: ExecutorId, address: str, reason: str, forecast: HomeForecast | None = None
     ) -> HomeChange:
-        """Move the home of an executor to a worker; returns when the executor has begun there.
+        """Move the home of an executor to a worker, after the checkpoint in progress; returns when it has begun there.
 
         Parameters
         ----------
@@ -123,11 +121,10 @@ class HomeMoves:
             raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
+            # What changes during a checkpoint that must end first would have to be sent while rows wait.
+            async with self.checkpoints.between(record, _gone):
+                pass
             await self._copy(record, moving, generation)
-            if forecast is not None and record.checkpoints is not None:
-                # It would be given up: with the many moves of a plan, none might ever be complete.
-                async with record.checkpoints.exclusive:
-                    pass
             change = replace(await self._exclusively(record, moving, generation, address), forecast=forecast)
         except Exception:  # whatever it is, neither home keeps what was begun there
             if record.live and record.runs(generation):
@@ -157,7 +154,7 @@ class HomeMoves:
         source = record.nodes[moving.source]
         call = CopyHome(*record.generation_id, *moving.executor, moving.table)
         try:
-            copied = await unless_over(record, self.calls.of_home(record, source, call))
+            copied = await unless_over(record, self.calls.of_home(record, source, call), _gone)
         except Exception as error:
             if not record.live or not record.runs(generation):
                 raise _gone(record) from error
@@ -170,11 +167,11 @@ class HomeMoves:
         logger.info("job %r: the state of %s is copied: %s", record.name, moving.executor, copied)
 
     async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int, address: str) -> HomeChange:
-        why = f"the home of {moving.executor} was to move: the next checkpoint begins after that"
         component, index = moving.executor
         # Of all its executors, too: their plan of windows changes at the homes of one moment.
         plan, cores = record.changing[component, -1], record.changing[component, index]
-        async with plan, cores, self.checkpoints.excluded(record, why):
+        # They are locked last: while a checkpoint takes long, more cores may be what it needs.
+        async with self.checkpoints.between(record, _gone), plan, cores:
             if not record.runs(generation):
                 raise _gone(record)
             _check(record)
@@ -195,7 +192,7 @@ class HomeMoves:
         cores = max(1, record.cores[key].get(moving.target, 0) + moving.cores)
         try:
             call = MoveHome(*which, moving.table, cores)
-            answer = await unless_over(record, self.calls.of_home(record, source, call))
+            answer = await unless_over(record, self.calls.of_home(record, source, call), _gone)
         except Exception as error:  # whatever it is, only a refusal leaves the executor where it is
             if not record.live or not record.runs(generation):
                 raise _gone(record) from error
@@ -214,7 +211,7 @@ class HomeMoves:
     async def _prepare(self, record: JobRecord, moving: MovingHome, target: str, call: PrepareHome) -> None:
         """Have the new home hold what arrives; raises if it cannot, or has left the job meanwhile."""
         try:
-            await unless_over(record, self.calls.one(target, call))
+            await unless_over(record, self.calls.one(target, call), _gone)
         except Relayed as error:
             cause = load_error(error.data)
             raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
@@ -283,37 +280,6 @@ class HomeMoves:
             if moving.source not in record.homes.needed and moving.source not in kept:
                 kept.append(moving.source)
             record.spec = replace(record.spec, guests=tuple(kept))
-
-
-async def unless_over(
-    record: JobRecord, call: Coroutine[Any, Any, T], gone: Callable[[JobRecord], ElasticError] | None = None
-) -> T:
-    """Return the answer of a call.
-
-    Parameters
-    ----------
-    record : JobRecord
-        The job.
-    call : coroutine
-        The call.
-    gone : callable, optional
-        Makes the error if the generation ends; by default one about an executor that moves.
-
-    Raises
-    ------
-    JobEnded, PlanningError
-        If the generation ends before it comes.
-    """
-    calling, over = asyncio.ensure_future(call), asyncio.ensure_future(record.over())
-    waited: set[asyncio.Future[Any]] = {calling, over}
-    try:
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if not calling.done():
-            raise (gone or _gone)(record)
-        return calling.result()
-    finally:
-        for future in waited:
-            future.cancel()
 
 
 def hindrance(record: JobRecord) -> ElasticError | None:
