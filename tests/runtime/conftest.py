@@ -19,6 +19,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.protocol.reports import PartReport, Report
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.user_calls import UserCalls
 from dask_elastic.vocab.identity import ExecutorId
@@ -167,3 +168,19 @@ def fake():
         Scheduler=FakeScheduler, measure=measure, report=report_of, empty_report=empty_report, report_call=report_call,
         submission=submission, settle=settle,
     )  # fmt: skip
+
+
+@pytest.fixture
+def on(fake):
+    """Return a function that runs a test with a coordinator on fake workers."""
+
+    def run(threads, test):
+        async def with_coordinator():
+            scheduler = fake.Scheduler(threads)
+            coordinator = Coordinator(scheduler)
+            await test(coordinator, scheduler)
+            await coordinator.close()
+
+        asyncio.run(with_coordinator())
+
+    return run

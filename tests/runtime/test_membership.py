@@ -18,26 +18,9 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds, Forget, Members, Prepare, StartSources
 from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
 from dask_elastic.runtime.scheduler import job_health, membership
-from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import ReceivedReport
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-
-
-@pytest.fixture
-def on(fake):
-    """Return a function that runs a test with a coordinator on fake workers."""
-
-    def run(threads, test):
-        async def with_coordinator():
-            scheduler = fake.Scheduler(threads)
-            coordinator = Coordinator(scheduler)
-            await test(coordinator, scheduler)
-            await coordinator.close()
-
-        asyncio.run(with_coordinator())
-
-    return run
 
 
 async def submit(coordinator, fake, name="job", **given):
@@ -277,22 +260,6 @@ def test_repeated_report_counts_as_a_report_of_the_same_content(on, fake):
         assert time.time() - record.reports[0].at < 30.0
 
     on({"a": 2, "b": 2}, test)
-
-
-@pytest.mark.parametrize(("operation", "wait"), [(Version, "PING_SECONDS"), (Prepare, "ANSWER_SECONDS")])
-def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, operation, wait):
-    monkeypatch.setattr(membership, wait, 0.05)
-
-    async def test(coordinator, scheduler):
-        record = await submit(coordinator, fake, executors=1)
-        scheduler.add("hangs")
-        scheduler.held["hangs", operation] = asyncio.Event()
-        await coordinator.membership.join_new()
-        scheduler.add("new")
-        await coordinator.membership.join_new()
-        assert record.nodes == ["a", "new"]
-
-    on({"a": 2}, test)
 
 
 @pytest.mark.parametrize("cores", [{"a": 1, "b": 1}, {"b": 2}])

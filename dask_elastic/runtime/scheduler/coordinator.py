@@ -315,6 +315,7 @@ class Coordinator:
         self.group_planning.stop()
         self.heartbeats.stop()
         self.leaving.cancel()
+        self.membership.stop()
         self.health.cancel()
         for name in [*self.jobs]:
             await self._forget(name)

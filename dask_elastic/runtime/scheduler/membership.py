@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Version
@@ -22,12 +22,15 @@ from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
+T = TypeVar("T")
+E = TypeVar("E", bound="ElasticError | Relayed")
+
 FIRST_WAIT = 1.0
 LONGEST_WAIT = 60.0
 """Seconds until a worker that could not join is called again; they double with each failure."""
 
 PING_SECONDS = 1.0
-"""Timeout of the call that a worker answers before it is called to join."""
+"""Seconds for which workers that join together wait for each other's first answers; slower ones join by themselves."""
 
 ANSWER_SECONDS = 10.0
 """Timeout of a call to a worker that joins or leaves."""
@@ -57,6 +60,9 @@ class Membership:
         self.calls = calls
         self.cores = cores
         self._waits: dict[str, tuple[float, float]] = {}
+        # Workers that have not answered yet, and what waits for them.
+        self._asked: set[tuple[JobRecord, str]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # joining
 
@@ -68,40 +74,79 @@ class Membership:
         return [r for r in self.jobs.running if r.elastic and not r.starting and not r.finishing]
 
     async def join_new(self) -> None:
-        """Make new workers nodes of every running job."""
+        """Make new workers nodes of every running job; those that are slow to answer become nodes when they answer."""
         for record in self._growing():
             new = [a for a in self.workers.usable() if a not in record.spec.nodes and self._may_try(a)]
-            if new and (answering := await self._answering(record, new)):
-                await self._join(record, answering)
+            asked = [address for address in new if (record, address) not in self._asked]
+            if asked:
+                await self._join_answering(record, asked)
 
-    async def _answering(self, record: JobRecord, addresses: list[str]) -> list[str]:
-        """Return those workers that answer at once; a worker that hangs would block joins and leaves of others."""
-        calls = (asyncio.wait_for(self.calls.one(a, Version()), PING_SECONDS) for a in addresses)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        for address, answer in zip(addresses, answers, strict=True):
-            if isinstance(answer, TimeoutError):
-                self._put_off(record, [address], NodeLost(f"no answer within {PING_SECONDS:g} s"))
-            elif isinstance(answer, ElasticError | Relayed):
-                self._put_off(record, [address], answer)
-            elif isinstance(answer, BaseException):
-                raise answer
-        return [address for address, answer in zip(addresses, answers, strict=True) if isinstance(answer, str)]
+    async def _join_answering(self, record: JobRecord, addresses: list[str]) -> None:
+        """Have workers join that answer at once; a worker that hangs does not block joins and leaves of others."""
+        asked = {address: self._beside(self._ask(record, address)) for address in addresses}
+        await asyncio.wait(asked.values(), timeout=PING_SECONDS)
+        for address, asking in asked.items():
+            if not asking.done():
+                self._asked.add((record, address))
+                self._beside(self._join_late(record, address, asking))
+        ready = [address for address, asking in asked.items() if asking.done() and asking.result() is None]
+        if ready:
+            await self._join(record, ready)
 
-    async def join(self, record: JobRecord, address: str) -> None:
-        """Make a worker a node of a job, unless it is one or does not answer."""
-        if record in self._growing() and (answering := await self._answering(record, [address])):
-            await self._join(record, answering)
+    async def _join_late(
+        self, record: JobRecord, address: str, asking: asyncio.Task[ElasticError | Relayed | None]
+    ) -> None:
+        try:
+            if await asking is None and record in self._growing():
+                await self._join(record, [address])
+        finally:
+            self._asked.discard((record, address))
+
+    async def _ask(self, record: JobRecord, address: str) -> ElasticError | Relayed | None:
+        """Return None when a worker answers, or an error; it counts as hung then, and is called later again."""
+        try:
+            await asyncio.wait_for(self.calls.one(address, Version()), self.calls.timeout)
+        except TimeoutError:
+            return self._put_off(record, [address], NodeLost(f"no answer within {self.calls.timeout:g} s"))
+        except (ElasticError, Relayed) as error:
+            return self._put_off(record, [address], error)
+        return None
+
+    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a worker that was to join", exc_info=error)
+
+    def stop(self) -> None:
+        """Wait no longer for workers that are slow to answer."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def join(self, record: JobRecord, address: str) -> ElasticError | Relayed | None:
+        """Make a worker a node of a job, unless it is one, when it answers; returns why it could not join."""
+        if record not in self._growing():
+            return PlanningError(f"job {record.name!r} takes no workers at present")
+        if (error := await self._ask(record, address)) is not None:
+            return error
+        return await self._join(record, [address])
 
     def _may_try(self, address: str) -> bool:
         return address not in self._waits or time.monotonic() >= self._waits[address][1]
 
-    async def _join(self, record: JobRecord, addresses: list[str]) -> None:
+    async def _join(self, record: JobRecord, addresses: list[str]) -> ElasticError | Relayed | None:
+        """Make workers nodes of a job; returns why they could not join."""
         async with record.membership:
             before = spec = record.spec
             # Two joins of one worker may have been under way.
             addresses = [address for address in addresses if address not in spec.nodes]
             if not addresses:
-                return
+                return None
             for address in addresses:
                 spec = spec.with_guest(address)
             try:
@@ -110,11 +155,12 @@ class Membership:
             except (ElasticError, Relayed) as error:
                 self._put_off(record, addresses, error)
                 await self._dismiss(record, before.generation_id, addresses, record.joinings)
-                return
+                return error
             record.spec = spec
             for address in addresses:
                 self._waits.pop(address, None)
             logger.info("job %r: %s joined", record.name, ", ".join(addresses))
+            return None
 
     async def _introduce(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> None:
         """Have the new nodes prepare their parts, then announce them to the others, then have the new ones start."""
@@ -166,13 +212,14 @@ class Membership:
         if not record.live or record.spec is not before:
             raise PlanningError(f"job {record.name!r} has changed meanwhile")
 
-    def _put_off(self, record: JobRecord, addresses: list[str], error: ElasticError | Relayed) -> None:
+    def _put_off(self, record: JobRecord, addresses: list[str], error: E) -> E:
         cause = cause_of(error)
         logger.warning("job %r: %s could not join: %s", record.name, ", ".join(addresses), cause)
         for address in addresses:
             wait, _ = self._waits.get(address, (FIRST_WAIT / 2, 0.0))
             wait = min(2 * wait, LONGEST_WAIT)
             self._waits[address] = wait, time.monotonic() + wait
+        return error
 
     async def _dismiss(
         self, record: JobRecord, generation_id: JobGeneration, addresses: list[str], incarnation: int

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import Describe, MoveExecutor, MoveShard, SetCores
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.scheduler import membership
 from dask_elastic.vocab.errors import (
     CheckpointError,
     JobEnded,
@@ -58,6 +60,30 @@ def test_executor_moves_back_with_a_newer_table(job):
         assert (there.homes, back.homes) == ((1,), (0,))
         assert back.version > there.version + 1
         assert record.homes.node("op0", 0) == 0
+
+    job(test)
+
+
+def test_move_waits_for_a_worker_that_is_slow_to_join_but_not_for_one_that_hangs(job, fake, monkeypatch):
+    monkeypatch.setattr(membership, "PING_SECONDS", 0.0)
+
+    async def test(coordinator, scheduler, record):
+        scheduler.add("new")
+        scheduler.answers["new", part_calls.Report] = fake.empty_report(complete=False)
+        answer = scheduler.held["new", Version] = asyncio.Event()
+        move = MoveExecutor("job", "op0", 0, "new")
+        coordinator.calls.timeout = 0.1
+        with pytest.raises(MoveRefused, match=r"could not join job 'job': no answer within 0\.1 s\. See its log"):
+            await coordinator.homes.move_executor(move)
+        assert record.homes.moving is None
+        coordinator.calls.timeout = 60.0
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(move))
+        await fake.settle()
+        await coordinator.cores.set_cores("job", "op0", {"a": 1, "b": 1}, None)
+        assert not moving.done(), "the job goes on meanwhile"
+        answer.set()
+        await moving
+        assert record.nodes[record.homes.node("op0", 0)] == "new"
 
     job(test)
 

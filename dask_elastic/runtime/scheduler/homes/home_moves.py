@@ -111,11 +111,14 @@ class HomeMoves:
         _check(record)
         self._check_worker(record, address)
         if address not in record.spec.nodes:
-            await self.membership.join(record, address)
+            error = await self.membership.join(record, address)
             _check(record)
             self._check_worker(record, address)
             if address not in record.spec.nodes:
-                raise MoveRefused(f"worker {address} could not join job {record.name!r}: see its log, then try again")
+                why = "it has left again" if error is None else cause_of(error)
+                raise MoveRefused(
+                    f"worker {address} could not join job {record.name!r}: {why}. See its log, then try again."
+                )
         generation, job_homes = record.spec.generation, record.homes
         if record.nodes[job_homes.node(*executor)] == address:
             raise MoveRefused(f"{executor} of job {record.name!r} is at home on worker {address} already")

@@ -1,0 +1,86 @@
+"""Workers that hang, or are slow to answer, when they are to join a job."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.job_calls import Stop
+from dask_elastic.runtime.protocol.part_calls import Prepare
+from dask_elastic.runtime.scheduler import membership
+
+
+async def submit(coordinator, fake):
+    await coordinator.submit(fake.submission(executors=1))
+    coordinator.controller.stop()
+    await fake.settle()
+    return coordinator.jobs["job"]
+
+
+@pytest.mark.parametrize(("operation", "wait"), [(Version, "PING_SECONDS"), (Prepare, "ANSWER_SECONDS")])
+def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, operation, wait):
+    monkeypatch.setattr(membership, wait, 0.05)
+
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("hangs")
+        scheduler.held["hangs", operation] = asyncio.Event()
+        await coordinator.membership.join_new()
+        scheduler.add("new")
+        await coordinator.membership.join_new()
+        assert record.nodes == ["a", "new"]
+
+    on({"a": 2}, test)
+
+
+def test_worker_that_is_slow_to_answer_joins_when_it_does_while_others_go_on(on, fake, monkeypatch):
+    monkeypatch.setattr(membership, "PING_SECONDS", 0.05)
+
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        for address in ("slow", "new"):
+            scheduler.add(address)
+        answer = scheduler.held["slow", Version] = asyncio.Event()
+        for _ in range(3):
+            await coordinator.membership.join_new()
+        assert record.nodes == ["a", "new"]
+        assert [address for address, _ in scheduler.asked(Version)].count("slow") == 1, "it is asked once"
+        answer.set()
+        await fake.settle()
+        assert record.nodes == ["a", "new", "slow"]
+        assert coordinator.membership._waits == {}
+
+    on({"a": 2}, test)
+
+
+@pytest.mark.parametrize("happens", ["hangs", "job stops", "leaves"])
+def test_worker_that_does_not_answer_until_it_is_too_late_does_not_join(on, fake, monkeypatch, happens):
+    monkeypatch.setattr(membership, "PING_SECONDS", 0.05)
+
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("slow")
+        answer = scheduler.held["slow", Version] = asyncio.Event()
+        if happens == "hangs":
+            coordinator.calls.timeout = 0.2
+        await coordinator.membership.join_new()
+        if happens == "job stops":
+            await coordinator.stop(Stop("job"))
+        elif happens == "leaves":
+            del scheduler.workers["slow"]
+            coordinator.node_lost("slow")
+        else:
+            while "slow" not in coordinator.membership._waits:
+                await asyncio.sleep(0.01)
+        answer.set()
+        await fake.settle()
+        assert record.nodes == ["a"]
+        assert coordinator.membership._asked == set()
+        if happens == "hangs":
+            coordinator.membership._waits["slow"] = (1.0, 0.0)
+            await coordinator.membership.join_new()
+            assert record.nodes == ["a", "slow"]
+
+    on({"a": 2}, test)
