@@ -30,7 +30,7 @@ from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
 from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
-from dask_elastic.runtime.scheduler.paradigm import demands, first_groups
+from dask_elastic.runtime.scheduler.paradigm import continued_instances, demands, first_groups
 from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import ElasticError, NodeLost, NoWorkers, PlanningError, SubmitError, VersionMismatch
@@ -268,15 +268,18 @@ class JobStarts:
         self._generation = max(self._generation, generation)
         state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)
-        instances = {name: len(homes) for name, homes in record.spec.homes.items()}
+        running = {name: len(homes) for name, homes in record.spec.homes.items()}
         # What leaves goes where slots are free, as homes that leave one by one: the pause does not wait for a planner.
-        wanted = None if stays else await self._planned_again(call, nodes, instances)
+        wanted = None if stays else await self._planned_again(call, nodes, running)
         if not record.live:
             return
         stay = [address for address in nodes if not self.workers.leaving(address)]
         if stay and stay != nodes:
             # Workers have left, or are to leave, since they were chosen.
             nodes, wanted = stay, None
+        instances = continued_instances(call.options.paradigm, call.summaries, running, self._slots(nodes, record))
+        if instances != running:
+            logger.info("job %r: its executors change with the slots of its workers: %s", record.name, instances)
         moved = record.chosen_homes | record.instances_by_address() if stays else record.chosen_homes
         placement = self._place(call, nodes, instances, wanted, moved, record)
         plan = CheckpointPlan(state.url, state.newest, state.restarts)
@@ -307,6 +310,12 @@ class JobStarts:
         """Return the free slots of each node, besides those of a job that restarts; below 0 where jobs share slots."""
         held = self.jobs.held(restarted)
         return [self.workers.slots(address) - held.get(address, 0) for address in nodes]
+
+    def _slots(self, nodes: list[str], restarted: JobRecord) -> int:
+        """Return the slots that a job may use after a restart: the free ones, and at least those that it has used."""
+        own = restarted.cores_by_address()
+        used = (min(own.get(address, 0), self.workers.slots(address)) for address in nodes)
+        return sum(map(max, self._free(nodes, restarted), used))
 
     def _place(
         self,

@@ -63,6 +63,41 @@ def demands(
     return [PlacementRequest(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
 
 
+def continued_instances(
+    paradigm: str, summaries: Iterable[ComponentSummary], running: Mapping[str, int], slots: int
+) -> dict[str, int]:
+    """Return the instances and executors with which a job continues after a restart.
+
+    The executors of key groups are as many as the job would begin with, unless the user has set their number. Their
+    number stays where state does not allow another one, as that of windows and joins.
+
+    Parameters
+    ----------
+    paradigm : str
+        One of `PARADIGMS`.
+    summaries : iterable of ComponentSummary
+        The components.
+    running : mapping of str to int
+        Instances and executors before the restart, by component.
+    slots : int
+        Slots that the job may use.
+
+    Examples
+    --------
+    >>> counted = ComponentSummary("counted", "compute", ("rows",), ("counted",), None, 256, spreads=True)
+    >>> continued_instances("resource-centric", [counted], {"rows": 1, "counted": 4}, slots=2)
+    {'rows': 1, 'counted': 2}
+    >>> continued_instances("executor-centric", [counted], {"rows": 1, "counted": 4}, slots=2)
+    {'rows': 1, 'counted': 4}
+    """
+    if paradigm != RESOURCE:
+        return dict(running)
+    parts = [summary for summary in summaries if summary.kind != "sink"]
+    fitting = map(_with_groups, _single_cores(parts, slots), parts)
+    open_numbers = {s.name for s in parts if s.kind == "compute" and s.instances is None and s.spreads}
+    return {**running, **{one.name: one.instances or 1 for one in fitting if one.name in open_numbers}}
+
+
 def first_groups(
     paradigm: str, summaries: Iterable[ComponentSummary], homes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:

@@ -175,6 +175,42 @@ def test_workers_that_are_killed_while_groups_move_or_afterwards_lose_no_row(sma
         assert_each_row_once(out, rows)
 
 
+def homes(job):
+    """The worker of each executor; nothing while the job restarts."""
+    try:
+        found = job.assignment()
+    except (NodeLost, UnknownJob):
+        return {}
+    return dict(zip(found["executor"], found["home"], strict=True))
+
+
+def test_job_that_lost_a_worker_has_one_executor_for_each_slot_that_it_finds(small_cluster, wait_until, tmp_path):
+    out, slots = tmp_path / "out", 2
+    with Client(small_cluster(n_workers=2, threads_per_worker=slots), set_as_default=False) as client:
+        options = {"checkpoint_interval": "300ms", "restart_attempts": 100, "paradigm": "resource-centric"}
+        job = de.submit(durable(out, executors=None), client, checkpoint=tmp_path / "checkpoints", **options)
+        with Sender(job) as sender:
+            placed = homes(job)
+            for _ in range(2):
+                assert len(placed) == slots * len({*placed.values()})
+                wait_until(lambda: len(client.nthreads()) == 2, "both workers run")
+                before = newest(job)
+                wait_until(lambda: newest(job) > before, "a checkpoint is complete")  # noqa: B023
+                # In the second restart there is usually only the worker that has replaced the first one.
+                victim = min(placed.values())
+                os.kill(client.run(os.getpid)[victim], signal.SIGKILL)
+                placed = wait_until(
+                    lambda: found if victim not in (found := homes(job)).values() else None,  # noqa: B023
+                    "it runs elsewhere",
+                )
+            assert len(placed) == slots * len({*placed.values()})
+        job.end_of_input()
+        job.wait(**RUN)
+        rows = pa.concat_tables(sender.sent)
+        assert counted(job) == expected(rows)
+        assert_each_row_once(out, rows)
+
+
 def test_second_move_is_refused_while_groups_move(client, wait_until, tmp_path):
     blocked, begun = tmp_path / "blocked", tmp_path / "begun"
     blocked.touch()

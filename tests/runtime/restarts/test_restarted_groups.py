@@ -1,0 +1,86 @@
+"""Restarts of jobs whose key groups move, on fewer and on more workers: the number of executors follows the slots."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.vocab.errors import NodeLost
+
+LOST = NodeLost("worker a hangs")
+
+
+def run_job(fake, folder, test, executors=None, spreads=True, threads=None):
+    """Run a test with the record of a job of one operator, on two workers of two slots."""
+
+    async def with_job():
+        scheduler = fake.Scheduler(threads or {"a": 2, "b": 2})
+        coordinator = Coordinator(scheduler)
+        options = {"paradigm": RESOURCE, "checkpoint": str(folder), "checkpoint_interval": 3600.0}
+        call = fake.submission(executors=executors, **options)
+        summaries = (replace(s, spreads=spreads) if s.kind == "compute" else s for s in call.summaries)
+        await coordinator.submit(replace(call, summaries=tuple(summaries)))
+        coordinator.controller.stop()
+        await asyncio.wait_for(test(coordinator, scheduler, coordinator.jobs["job"]), 100)
+        await coordinator.close()
+
+    asyncio.run(with_job())
+
+
+def shape(record):
+    """The number of executors, and of workers that are their homes; each group belongs to one of the executors."""
+    homes = record.spec.homes["op0"]
+    owners = record.groups.table("op0").owners
+    assert set(owners.tolist()) == set(range(len(homes)))
+    assert record.cores == {("op0", index): {home: 1} for index, home in enumerate(homes)}
+    return len(homes), len(set(homes))
+
+
+def test_number_of_executors_follows_the_slots_that_are_left_and_that_are_added(fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        assert shape(record) == (4, 2)
+        assert await coordinator.restarts.restart(record, LOST, ["a"]) is None
+        assert (shape(record), record.oversubscribed) == ((2, 1), False)
+        prepared = [call.spec for _, call in scheduler.asked(part_calls.Prepare)][-1]
+        assert {len(prepared.groups["op0"])} == {4}
+        assert await coordinator.restarts.restart(record, LOST) is None
+        assert shape(record) == (4, 2)
+
+    run_job(fake, tmp_path, test)
+
+
+@pytest.mark.parametrize(("executors", "spreads"), [(4, True), (None, False)])
+def test_number_that_a_user_has_set_or_that_state_needs_is_kept(fake, tmp_path, executors, spreads):
+    async def test(coordinator, scheduler, record):
+        assert await coordinator.restarts.restart(record, LOST, ["a"]) is None
+        assert (shape(record), record.oversubscribed) == ((4, 1), True)
+
+    run_job(fake, tmp_path, test, executors, spreads)
+
+
+def test_slots_that_another_job_shares_are_not_given_up(fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        await coordinator.submit(fake.submission("other", executors=2, cores={"op0": 2}))
+        coordinator.controller.stop()
+        assert await coordinator.restarts.restart(record, LOST, ["a"]) is None
+        assert shape(record) == (2, 1)
+        assert record.oversubscribed
+
+    run_job(fake, tmp_path, test)
+
+
+def test_executors_that_stay_on_their_workers_are_those_with_a_slot(fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        before = record.instances_by_address()
+        coordinator.workers.retiring.add("b")
+        assert await coordinator.restarts.restart(record, LOST, planned=True) is None
+        after = record.instances_by_address()
+        assert (shape(record), record.nodes) == ((2, 1), ["a"])
+        assert all(after[key] == before[key] for key in after if before[key] == "a")
+
+    run_job(fake, tmp_path, test)
