@@ -183,6 +183,7 @@ class GroupMap:
         self.operators = operators
         self.nodes = nodes
         self.traffic = tuple(_traffic(operators, nodes, flows))
+        self._exchanged: dict[str, tuple[Floats, Floats]] = {}
 
     @classmethod
     def of(cls, job: JobSnapshot, flows: Flows | None = None) -> GroupMap:
@@ -253,6 +254,11 @@ class GroupMap:
 
     def exchanged(self, operator: str) -> tuple[Floats, Floats]:
         """Return the bytes per second that each group of an operator exchanges, and the part within its worker."""
+        if operator not in self._exchanged:
+            self._exchanged[operator] = self._exchange(operator)
+        return self._exchanged[operator]
+
+    def _exchange(self, operator: str) -> tuple[Floats, Floats]:
         groups = self.operators[operator]
         count = len(groups.owner)
         total, within = np.zeros(count), np.zeros(count)

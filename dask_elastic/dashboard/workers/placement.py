@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from dask_elastic.control.placement.group_map import GroupMap
 from dask_elastic.dashboard.key_skew import by_operator
-from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
 
@@ -63,8 +62,8 @@ def placed(job: JobSnapshot, addresses: tuple[str, ...], groups: GroupMap) -> li
     groups : GroupMap
         Its key groups.
     """
-    nodes = {ExecutorId(one.component, one.index): one.node for one in job.sources}
-    nodes |= {one.executor: one.home for one in job.executors}
+    nodes: dict[tuple[str, int], int] = {(one.component, one.index): one.node for one in job.sources}
+    nodes |= {(one.executor.component, one.executor.index): one.home for one in job.executors}
     found: dict[tuple[str, int], Placed] = {}
     for name, executors in by_operator(job.executors).items():
         for home in sorted({one.home for one in executors}):
@@ -72,12 +71,10 @@ def placed(job: JobSnapshot, addresses: tuple[str, ...], groups: GroupMap) -> li
         for one in executors:
             part = found[name, one.home]
             part.executors.append(one)
-            part.received += sum(traffic.rate for traffic in one.traffic)
-            part.local += sum(
-                traffic.rate
-                for traffic in one.traffic
-                if nodes.get(ExecutorId(traffic.component, traffic.index)) == one.home
-            )
+            for component, index, rate in one.traffic:
+                part.received += rate
+                if nodes.get((component, index)) == one.home:
+                    part.local += rate
         if name in groups.operators:
             exchanged, within = groups.exchanged(name)
             for one in executors:
