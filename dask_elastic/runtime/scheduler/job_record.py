@@ -203,7 +203,8 @@ class JobRecord:
     @property
     def complete(self) -> bool:
         """Whether every node has reported that all of its instances have ended, and none is on its way to another."""
-        return self.homes.moving is None and all(
+        moving = self.homes.moving
+        return (moving is None or moving.waits) and all(
             node in self.reports and self.reports[node].report.complete for node, _ in self.spec.members
         )
 

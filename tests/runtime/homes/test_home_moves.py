@@ -329,6 +329,28 @@ def test_checkpoints_go_on_while_state_is_copied_and_the_move_waits_for_them(job
 
 
 @pytest.mark.parametrize("copied", [False, True])
+def test_job_finishes_while_a_move_waits_for_a_checkpoint(job, fake, tmp_path, copied):
+    async def test(coordinator, scheduler, record):
+        gate = scheduler.held["a", CopyHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE)) if copied else None
+        await until(lambda: scheduler.asked(CopyHome) or not copied)
+        taken = await begin_checkpoint(coordinator, record)
+        moving = moving or asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        gate.set()
+        await fake.settle()
+        scheduler.answers.clear()
+        for node in (0, 1):
+            await coordinator.health.report(fake.report_call(record, node, fake.empty_report()))
+        await until(lambda: record.status is Status.FINISHED)
+        with pytest.raises(JobEnded, match="has finished while an executor moved"):
+            await moving
+        assert scheduler.asked(MoveHome) == []
+        taken.cancel()
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
+@pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("how", ["stop", "restart"])
 def test_job_that_ends_or_restarts_while_a_move_waits_for_a_checkpoint_ends_the_wait(job, fake, tmp_path, how, copied):
     async def test(coordinator, scheduler, record):

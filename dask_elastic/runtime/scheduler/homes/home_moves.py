@@ -13,8 +13,9 @@ an unknown error of the move.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
@@ -125,8 +126,8 @@ class HomeMoves:
         moving = job_homes.begin(executor, record.spec.nodes.index(address))
         try:
             # What changes during a checkpoint that must end first would have to be sent while rows wait.
-            async with self.checkpoints.between(record, _gone):
-                pass
+            async with self._between(record, moving):
+                _check(record)
             await self._copy(record, moving, generation)
             change = replace(await self._exclusively(record, moving, generation, address), forecast=forecast)
         except Exception:  # whatever it is, neither home keeps what was begun there
@@ -169,12 +170,23 @@ class HomeMoves:
             raise _gone(record)
         logger.info("job %r: the state of %s is copied: %s", record.name, moving.executor, copied)
 
+    @contextlib.asynccontextmanager
+    async def _between(self, record: JobRecord, moving: MovingHome) -> AsyncIterator[None]:
+        """Take no checkpoint while the context lasts, when the one in progress has ended; the job may finish before."""
+        moving.waits = True
+        try:
+            async with self.checkpoints.between(record, _gone):
+                moving.waits = False
+                yield
+        finally:
+            moving.waits = False
+
     async def _exclusively(self, record: JobRecord, moving: MovingHome, generation: int, address: str) -> HomeChange:
         component, index = moving.executor
         # Of all its executors, too: their plan of windows changes at the homes of one moment.
         plan, cores = record.changing[component, -1], record.changing[component, index]
         # They are locked last: while a checkpoint takes long, more cores may be what it needs.
-        async with self.checkpoints.between(record, _gone), plan, cores:
+        async with self._between(record, moving), plan, cores:
             if not record.runs(generation):
                 raise _gone(record)
             _check(record)

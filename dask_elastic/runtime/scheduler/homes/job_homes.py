@@ -28,6 +28,8 @@ class MovingHome:
         Whether the old home was called: from then on the loss of either home ends the generation.
     cores : int
         Cores of the new home that are kept free for the executor.
+    waits : bool
+        Whether it waits for a checkpoint: the job may finish meanwhile.
     """
 
     executor: ExecutorId
@@ -36,6 +38,7 @@ class MovingHome:
     table: HomeTable
     begun: bool = False
     cores: int = 0
+    waits: bool = False
 
 
 class JobHomes:
