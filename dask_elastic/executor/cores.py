@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from dask_elastic.executor.instructions import Instruction, StartTask, Wake
 from dask_elastic.executor.measures import AHEAD_SECONDS
@@ -14,22 +16,22 @@ from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import PENDING_BYTES, Task
 from dask_elastic.executor.task_queue import StopItem
 from dask_elastic.executor.task_status import TaskEvent, TaskStatus
+from dask_elastic.migration.move_work import MOST_PAUSE, MOVE_SECONDS
 from dask_elastic.planning.balance import balance
 from dask_elastic.planning.light_load import LightLoad
 from dask_elastic.vocab.errors import PlanningError
+
+Floats = npt.NDArray[np.float64]
 
 MOVES_AT_ONCE = 4
 """Moves that an executor has in progress when it begins another by itself, at most: enough to hide the latency to a
 remote node, few enough that no shard is paused long before its state can be transferred."""
 
-MOVE_SECONDS = 0.005
-"""Work that a move takes beside its pause: its label, the flush of its state, and what its rows find in no cache."""
-
 LIGHT_WORK = 0.5 * AHEAD_SECONDS
 """Seconds of work up to which a task gains little by being relieved: it is idle half of the time."""
 
-MOST_PAUSE = 0.5
-"""Bound of the expected pause in seconds: in an overload pauses are long, and moves are needed most."""
+MOST_STEADY = 60.0
+"""Seconds for which loads are expected to stay as they are, at most."""
 
 
 class Cores:
@@ -56,6 +58,8 @@ class Cores:
         Whether the shards belong at home.
     lost_nodes : set of int
         Nodes that are lost and have not returned.
+    steady_seconds : callable
+        Returns for how long the shares of the shards have stayed as they are, at a time.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Cores:
         self.pending_bytes = pending_bytes
         self.light = LightLoad(light_load, at_home=all(task.at_home for task in routes.tasks.values()))
         self.lost_nodes: set[int] = set()
+        self.steady_seconds: Callable[[float], float] = lambda now: 0.0
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
         self._filling = False
@@ -164,8 +169,10 @@ class Cores:
     def balance(self, loads: np.ndarray, now: float, worthwhile: bool = True) -> list[Instruction]:
         """Even out the task loads by moving shards that have no move; the load of a moving shard counts for its target.
 
-        A move costs work of its own, and its shard's work waits while it is paused, as long as recent moves were. This
-        counts for the shards of tasks that have little work, between which most differences are noise.
+        A move costs work of its own, which may include merging, and its shard's work waits while it is paused. A task
+        that has little work gives a shard away only if that gains more until the next plans; most differences between
+        such tasks are noise. What a loaded one gains, it gains for as long as the shares of the shards stay the same:
+        as long again, it is assumed, as they have been so.
 
         Parameters
         ----------
@@ -196,15 +203,24 @@ class Cores:
         node_of_task = {task.number: task.node for task in active}
         shards = np.flatnonzero(movable)
         work = loads[shards]
-        cost = np.zeros(len(shards))
         # The plan for new tasks is carried out to its end.
         self._filling = not worthwhile or (self._filling and bool(self._planned))
+        costs: tuple[ArrayLike, ArrayLike | None] = (0.0, None)
         if not self._filling:
-            light = np.bincount(owner[shards], work)[owner[shards]] < LIGHT_WORK
-            cost[light] = MOVE_SECONDS + min(self.moves.mean_pause, MOST_PAUSE) * work[light]
-        plan = balance(work, owner[shards], numbers, self.threshold, node_of_task, cost)
+            costs = self._costs(loads, owner, shards, now)
+        plan = balance(work, owner[shards], numbers, self.threshold, node_of_task, *costs)
         self._planned = deque((int(shards[step.shard]), step.target) for step in plan)
         return self.proceed(now)
+
+    def _costs(self, loads: Floats, owner: np.ndarray, shards: np.ndarray, now: float) -> tuple[Floats, Floats]:
+        """Return what the moves of shards cost in seconds of work, within a node and between nodes."""
+        beside = np.bincount(owner, loads)[owner]
+        within = MOVE_SECONDS + min(self.moves.mean_pause_within, MOST_PAUSE) * loads
+        across = self.moves.choice.work_of_moves(loads, beside)
+        # A cost comes once, the gain again in each of these periods.
+        stays = min(max(self.steady_seconds(now), AHEAD_SECONDS), MOST_STEADY) / AHEAD_SECONDS
+        periods = np.where(beside < LIGHT_WORK, 1.0, stays)
+        return (within / periods)[shards], (across / periods)[shards]
 
     def _owners_to_be(self) -> np.ndarray:
         """Return the owner of each shard after the moves that are under way."""

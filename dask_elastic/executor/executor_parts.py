@@ -76,6 +76,7 @@ class ExecutorParts:
         )
         self.recovery = Recovery(identity, self.routes)
         self.measures = Measures(space.shards)
+        self.cores.steady_seconds = lambda now: self.measures.steady_seconds(now)
         self.flushes = Flushes()
         self.records = StateRecords(space, clocks, grid, identity.index)
         self.sharing = Sharing()

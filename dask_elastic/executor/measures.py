@@ -340,6 +340,11 @@ class Measures:
         self.note_arrived(waiting, in_flight, now)
         return self.demand.per_second()
 
+    def steady_seconds(self, now: float) -> float:
+        """Return for how long the shards' shares of the arrivals have not jumped."""
+        since = self.demand.steady_since
+        return 0.0 if since is None else max(now - since, 0.0)
+
     def note_arrived(self, waiting: NDArray[np.int64], in_flight: NDArray[np.int64], now: float) -> None:
         """Note what has arrived for each shard so far; parameters are those of `work_by_shard`."""
         self.demand.note(self.loads.rows + waiting + in_flight, now)

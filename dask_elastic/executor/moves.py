@@ -120,9 +120,9 @@ class Moves:
         return paused | {move.shard for move in self.instant.moves if move.is_paused}
 
     @property
-    def mean_pause(self) -> float:
-        """The mean seconds for which recent moves paused their shards; 0 before the first one."""
-        latest = list(islice(reversed(self.recent), _LATEST))
+    def mean_pause_within(self) -> float:
+        """The mean seconds for which recent moves within a node paused their shards; 0 before the first one."""
+        latest = list(islice((move for move in reversed(self.recent) if not move.across_nodes), _LATEST))
         return sum(record.pause for record in latest) / len(latest) if latest else 0.0
 
     def targets(self) -> dict[int, int]:

@@ -51,6 +51,8 @@ class ShardArrivals:
     ----------
     jumps : int
         How often the shards' shares of the rows have jumped.
+    steady_since : float or None
+        The time of the last jump, or of the first measurement if there was none; None before.
 
     Notes
     -----
@@ -83,6 +85,7 @@ class ShardArrivals:
         self.shards = shards
         self.finds_jumps = finds_jumps
         self.jumps = 0
+        self.steady_since: float | None = None
         self._marks: deque[tuple[float, Floats]] = deque()
         self._ratios: deque[float] = deque(maxlen=TESTS)
 
@@ -100,6 +103,9 @@ class ShardArrivals:
         if self.finds_jumps and marks and now - marks[-1][0] > self.window:
             # The last call is too long ago: a step since then would not reflect the present.
             marks.clear()
+            self.steady_since = None
+        if self.steady_since is None:
+            self.steady_since = now
         if marks and now - marks[-1][0] < STEP:
             return
         marks.append((now, arrived))
@@ -107,6 +113,7 @@ class ShardArrivals:
             marks.popleft()
         if self.finds_jumps and len(marks) > 2 and self._has_jumped():
             self.jumps += 1
+            self.steady_since = now
             while len(marks) > 2:
                 marks.popleft()
 

@@ -4,8 +4,8 @@ Goal
     The busiest task is at most `threshold` times as busy as the mean, after few moves. Where one hot shard alone
     exceeds that, it keeps its task to itself, and the goal holds among the other tasks.
 Heuristic
-    One shard at a time moves from the most to the least loaded task: the shard that leaves the lower peak of the two.
-    It moves only if that lowers the peak by more than the move costs.
+    One shard at a time moves from the most to the least loaded task: the shard whose move gains most, which is by how
+    much it lowers the peak of the two, less what it costs. If no move gains anything, none is made.
 Not done
     Swaps of shards: shards are many and small, so single moves suffice.
 
@@ -77,12 +77,14 @@ def balance(
     threshold: float = 1.2,
     node_of_task: Nodes | None = None,
     cost: ArrayLike = 0.0,
+    cost_across: ArrayLike | None = None,
 ) -> list[ShardMove]:
     """Plan the shard moves that even out the loads of an executor's tasks.
 
     While the most loaded task has more than `threshold` times the mean load, one shard goes from it to the least loaded
-    task: the shard that makes the larger of the two loads smallest. Where that is not below the present load of the
-    most loaded task, no move can relieve it: it is set aside, and the other tasks are balanced around their own mean.
+    task: the shard that makes the larger of the two loads plus the cost of its move smallest. Where that is not below
+    the present load of the most loaded task, no move is worth it: the task is set aside, and the other tasks are
+    balanced around their own mean.
 
     Parameters
     ----------
@@ -99,6 +101,8 @@ def balance(
     cost : float or array of float
         What the move of each shard, or of any, costs in the unit of load. A move gains the amount by which the larger
         of the two loads falls; if that is not more than the cost, it is not made.
+    cost_across : float or array of float, optional
+        What it costs between nodes, if that is something else.
 
     Returns
     -------
@@ -118,7 +122,9 @@ def balance(
     larger of the two loads does not.
 
     Each move lowers the sorted loads lexicographically, so the search ends. The least load never falls and tasks that
-    are set aside keep their load, so no later move can relieve them, and planning again over the result finds no move.
+    are set aside keep their load, so no later move can relieve them, unless the least loaded task is then on a node to
+    which moves cost less; if these costs differ, the search is repeated until it finds no move. So planning again over
+    the result finds none.
     Loads are taken as whole multiples of 2**-48 of the largest one (with fewer digits above 16,384 shards): sums are
     then exact, and ties are the same on every machine. Further ties go to the lowest shard, then to the lowest task.
 
@@ -140,15 +146,19 @@ def balance(
     nodes = _nodes(ids, node_of_task)
     if not (is_number(threshold) and threshold >= 1):
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
-    tables = _Tables(*_whole(loads, _costs(cost, len(loads))), places, len(ids), nodes)
-    final = _search(tables, float(threshold))
+    within = _costs("cost", cost, len(loads))
+    across = within if cost_across is None else _costs("cost_across", cost_across, len(loads))
+    tables = _Tables(*_whole(loads, within, across), places, len(ids), nodes)
+    final: dict[int, int] = {}
+    while _search(tables, float(threshold), final) and tables.costs_by_node:
+        tables.take_back()
     first = {shard: int(places[shard]) for shard in final}
     return [ShardMove(shard, ids[first[shard]], ids[place]) for shard, place in final.items() if place != first[shard]]
 
 
-def _search(tables: _Tables, threshold: float) -> dict[int, int]:
-    """Return the final place of every moved shard, in the order of their first moves."""
-    final: dict[int, int] = {}
+def _search(tables: _Tables, threshold: float, final: dict[int, int]) -> bool:
+    """Note the last place of every shard that moves, in the order of their first moves; returns whether any does."""
+    moved = False
     while len(tables.totals) > 1:
         # Moves stay among the remaining tasks, so their mean is constant.
         floor = threshold * sum(tables.totals) / len(tables.totals)
@@ -160,9 +170,10 @@ def _search(tables: _Tables, threshold: float) -> dict[int, int]:
             shard, source, target = choice
             tables.move(shard, source, target)
             final[shard] = tables.places[target]
+            moved = True
         else:
             break
-    return final
+    return moved
 
 
 class _Tables:
@@ -175,13 +186,19 @@ class _Tables:
     def __init__(
         self,
         whole: NDArray[np.int64],
-        costs: list[int],
+        within: NDArray[np.int64],
+        across: NDArray[np.int64],
         places: NDArray[np.int64],
         tasks: int,
         nodes: list[Hashable],
     ):
         self._whole = whole
-        self._costs = costs
+        # By whether the move is one between nodes.
+        self._costs = {False: within, True: across}
+        self._same_costs = {beyond: len(np.unique(costs)) <= 1 for beyond, costs in self._costs.items()}
+        self.costs_by_node = not np.array_equal(within, across)
+        self._place_of = places.copy()
+        self._aside: list[tuple[int, int, Hashable]] = []
         self._nodes = nodes
         self._many_nodes = len(set(nodes)) > 1
         # By task, then by load, then by number: a task's shards are one slice.
@@ -194,10 +211,19 @@ class _Tables:
 
     def set_aside(self, total: int) -> None:
         """Exclude the tasks with that load from the rest of the search."""
-        kept = [position for position, load in enumerate(self.totals) if load != total]
-        self.places = [self.places[position] for position in kept]
-        self.totals = [self.totals[position] for position in kept]
-        self._nodes = [self._nodes[position] for position in kept]
+        every = list(zip(self.places, self.totals, self._nodes, strict=True))
+        self._aside += [one for one in every if one[1] == total]
+        self._keep([one for one in every if one[1] != total])
+
+    def take_back(self) -> None:
+        """Include all tasks that have been set aside."""
+        every, self._aside = [*zip(self.places, self.totals, self._nodes, strict=True), *self._aside], []
+        self._keep(sorted(every, key=_weight))
+
+    def _keep(self, tasks: list[tuple[int, int, Hashable]]) -> None:
+        self.places = [place for place, _, _ in tasks]
+        self.totals = [total for _, total, _ in tasks]
+        self._nodes = [node for _, _, node in tasks]
 
     def _shards_of(self, position: int) -> list[tuple[int, int]]:
         """Return the loads and numbers of a task's shards, by load; built on first use, since few tasks are used."""
@@ -213,17 +239,18 @@ class _Tables:
         return found
 
     def best_move(self, peak: int) -> tuple[int, int, int] | None:
-        """Return the shard, source and target of the best move, None if no move lowers the source's load."""
+        """Return the shard, source and target of the best move, None if no move gains anything."""
         least = min(self.totals)
         targets = self._positions_of(least) if self._many_nodes else [self.totals.index(least)]
         best: tuple[int, bool, int, int, int] | None = None
         for source in self._positions_of(peak):
-            found = self._best_shard(source, peak, least)
-            if found is None:
-                continue
             node = self._nodes[source]
             target = next((one for one in targets if self._nodes[one] == node), targets[0])
-            choice = (found[0], self._nodes[target] != node, found[1], source, target)
+            across = self._nodes[target] != node
+            found = self._best_shard(source, peak, least, across)
+            if found is None:
+                continue
+            choice = (found[0], across, found[1], source, target)
             if best is None or choice < best:
                 best = choice
         return None if best is None else best[2:]
@@ -236,8 +263,11 @@ class _Tables:
             found.append(self.totals.index(total, found[-1] + 1))
         return found
 
-    def _best_shard(self, source: int, peak: int, least: int) -> tuple[int, int] | None:
-        """Return the larger load after the best move, and its shard; only the two shards around the middle matter."""
+    def _best_shard(self, source: int, peak: int, least: int, across: bool) -> tuple[int, int] | None:
+        """Return the larger load after the best move plus the cost of the move, and its shard."""
+        if not self._same_costs[across]:
+            return self._cheapest(source, peak, least, self._costs[across])
+        # Only the two shards around the middle matter.
         shards = self._shards_of(source)
         above = bisect_left(shards, (peak - least + 1) // 2, key=_weight)
         options = []
@@ -248,7 +278,22 @@ class _Tables:
             weight = shards[above - 1][0]
             shard = shards[bisect_left(shards, (weight, -1))][1]
             options.append((max(peak - weight, least + weight), shard))
-        return min(((larger, shard) for larger, shard in options if peak - larger > self._costs[shard]), default=None)
+        if not options:
+            return None
+        cost = int(self._costs[across][0])
+        larger, shard = min(options)
+        return (larger + cost, shard) if larger + cost < peak else None
+
+    def _cheapest(self, source: int, peak: int, least: int, costs: NDArray[np.int64]) -> tuple[int, int] | None:
+        """Return what `_best_shard` does if the shards' costs differ: any shard may be the best."""
+        shards = np.flatnonzero(self._place_of == self.places[source])
+        weights = self._whole[shards]
+        sums = np.maximum(peak - weights, least + weights) + costs[shards]
+        if not len(sums) or sums.min() >= peak:
+            return None
+        # Of equal ones the lowest shard; one without load never lowers a peak.
+        best = int(np.argmin(sums))
+        return int(sums[best]), int(shards[best])
 
     def move(self, shard: int, source: int, target: int) -> None:
         """Move a shard from one task to another."""
@@ -256,33 +301,34 @@ class _Tables:
         entry, shards = (weight, shard), self._shards_of(source)
         del shards[bisect_left(shards, entry)]
         insort(self._shards_of(target), entry)
+        self._place_of[shard] = self.places[target]
         self.totals[source] -= weight
         self.totals[target] += weight
 
 
-def _weight(entry: tuple[int, int]) -> int:
+def _weight(entry: tuple[int, ...]) -> int:
     return entry[0]
 
 
-def _whole(loads: NDArray[np.float64], costs: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[int]]:
+def _whole(loads: NDArray[np.float64], *costs: NDArray[np.float64]) -> list[NDArray[np.int64]]:
     """Return loads and costs as integers; a power of two as unit keeps small whole numbers and their ties exact."""
     largest = float(loads.max(initial=0.0))
     if largest <= 0:
-        return np.zeros(len(loads), dtype=np.int64), [0] * len(loads)
+        return [np.zeros(len(loads), dtype=np.int64) for _ in (loads, *costs)]
     # The sum of all has to fit too.
     bits = min(_SCALE_BITS, 62 - len(loads).bit_length())
     scale = bits - math.frexp(largest)[1]
     # No move gains more than the largest load.
-    bounded = np.minimum(costs, largest)
-    return np.rint(np.ldexp(loads, scale)).astype(np.int64), np.rint(np.ldexp(bounded, scale)).astype(np.int64).tolist()
+    bounded = [loads, *(np.minimum(cost, largest) for cost in costs)]
+    return [np.rint(np.ldexp(numbers, scale)).astype(np.int64) for numbers in bounded]
 
 
-def _costs(cost: ArrayLike, shards: int) -> NDArray[np.float64]:
-    given = as_floats("cost", cost)
+def _costs(name: str, cost: ArrayLike, shards: int) -> NDArray[np.float64]:
+    given = as_floats(name, cost)
     if given.shape not in ((), (shards,)):
-        raise PlanningError(f"cost has shape {given.shape}: give one number, or one for each of {shards} shards.")
+        raise PlanningError(f"{name} has shape {given.shape}: give one number, or one for each of {shards} shards.")
     if not (np.isfinite(given) & (given >= 0)).all():
-        raise PlanningError(f"cost is {cost!r}: give finite numbers of 0 or more.")
+        raise PlanningError(f"{name} is {cost!r}: give finite numbers of 0 or more.")
     return np.broadcast_to(given, (shards,))
 
 

@@ -23,30 +23,39 @@ def applied(owner, moves):
     return result
 
 
-def reference(load, owner, tasks, threshold, node_of_task):
+def reference(load, owner, tasks, threshold, node_of_task, cost=None, cost_across=None):
     """The same rule by trying every shard between every pair of tied tasks."""
-    owner, first, left = list(owner), list(owner), list(tasks)
-    order: dict[int, None] = {}
+    none = [0] * len(load)
+    cost = none if cost is None else cost
+    cost_across = cost if cost_across is None else cost_across
+    now, order = list(owner), {}
+    while reference_search(load, now, tasks, threshold, node_of_task, (cost, cost_across), order):
+        pass
+    return [ShardMove(shard, owner[shard], now[shard]) for shard in order if now[shard] != owner[shard]]
+
+
+def reference_search(load, owner, tasks, threshold, node_of_task, costs, order):
+    left, moved = list(tasks), False
     while left:
         sums = totals(load, owner, left)
         peak, least = max(sums.values()), min(sums.values())
         if peak * len(left) <= threshold * sum(sums.values()):
             break
-        options = [
-            (max(peak - load[shard], least + load[shard]), node_of_task[source] != node_of_task[target], shard, target)
-            for source in left
-            for target in left
-            for shard in range(len(load))
-            if sums[source] == peak and sums[target] == least and source != target and owner[shard] == source
-        ]
-        # For one source the node decides between targets of equal gain; the gain alone decides before that.
+        targets = [task for task in left if sums[task] == least]
+        options = []
+        for source in [task for task in left if sums[task] == peak]:
+            near = [task for task in targets if node_of_task[task] == node_of_task[source]]
+            across = not near
+            target = min(near or targets)
+            for shard in [shard for shard, task in enumerate(owner) if task == source != target]:
+                larger = max(peak - load[shard], least + load[shard])
+                options.append((larger + costs[across][shard], across, shard, target))
         if not options or min(options)[0] >= peak:
             left = [task for task in left if sums[task] < peak]
             continue
         _, _, shard, target = min(options)
-        owner[shard] = target
-        order[shard] = None
-    return [ShardMove(shard, first[shard], owner[shard]) for shard in order if owner[shard] != first[shard]]
+        owner[shard], order[shard], moved = target, None, True
+    return moved
 
 
 def relievable(load, owner, tasks):
@@ -251,7 +260,60 @@ def test_move_that_gains_no_more_than_it_costs_is_not_made():
     assert balance(load, owner, [0, 1, 2]) == [ShardMove(1, 1, 2)]
     assert balance(load, owner, [0, 1, 2], cost=1.9) == [ShardMove(1, 1, 2)]
     assert balance(load, owner, [0, 1, 2], cost=2.0) == []
-    assert balance(load, owner, [0, 1, 2], cost=[0, 5, 1.9, 0, 0, 0]) == [ShardMove(2, 1, 2)]
+    assert balance(load, owner, [0, 1, 2], cost=[0, 5, 1.8, 1.9, 0, 0]) == [ShardMove(2, 1, 2)]
+    assert balance(load, owner, [0, 1, 2], cost=[0, 5, 1.9, 1.8, 0, 0]) == [ShardMove(3, 1, 2)]
+
+
+def test_move_between_nodes_costs_what_was_given_for_it():
+    load, owner = [4.0, 4, 4, 1], [0, 0, 0, 1]
+    assert balance(load, owner, [0, 1], 1.0, "aa", cost=1, cost_across=4) == [ShardMove(0, 0, 1)]
+    assert balance(load, owner, [0, 1], 1.0, "ab", cost=1, cost_across=4) == []
+    assert balance(load, owner, [0, 1], 1.0, "ab", cost=9, cost_across=1) == [ShardMove(0, 0, 1)]
+
+
+def test_small_state_moves_in_place_of_large_state_of_equal_load():
+    load, owner = [3.0, 3, 3, 3], [0, 0, 0, 0]
+    moves = balance(load, owner, [0, 1], 1.0, "ab", cost_across=[2, 0.1, 2, 0.2])
+    assert moves == [ShardMove(1, 0, 1), ShardMove(3, 0, 1)]
+
+
+costs = st.one_of(st.integers(0, 6), st.lists(st.integers(0, 6), min_size=24, max_size=24))
+
+
+def of_shards(cost, shards):
+    return cost[:shards] if isinstance(cost, list) else [cost] * shards
+
+
+@given(whole, costs, st.none() | costs)
+def test_every_step_with_costs_equals_brute_force(problem, cost, across):
+    shards = len(problem[0])
+    cost = of_shards(cost, shards)
+    across = None if across is None else of_shards(across, shards)
+    assert balance(*problem, cost, across) == reference(*problem, cost, across)
+
+
+@given(real, costs, costs, st.floats(0, 1e6))
+def test_planning_again_at_the_same_costs_finds_no_move(problem, cost, across, unit):
+    load, owner, tasks, threshold, nodes = problem
+    given = [np.array(of_shards(one, len(load)), float) * unit for one in (cost, across)]
+    after = applied(owner, balance(*problem, *given))
+    assert balance(load, after, tasks, threshold, nodes, *given) == []
+
+
+@given(real, costs)
+def test_higher_costs_never_leave_a_lower_peak_than_they_are_worth(problem, cost):
+    """What a plan leaves out would have lowered the peak of the two tasks by no more than it costs."""
+    load, owner, tasks, threshold, nodes = problem
+    cost = of_shards(cost, len(load))
+    after = applied(owner, balance(load, owner, tasks, threshold, nodes, cost))
+    sums = totals(load, after, tasks)
+    peak, least = max(sums.values(), default=0), min(sums.values(), default=0)
+    if peak * len(tasks) <= threshold * sum(sums.values()) * (1 + 1e-9):
+        return
+    for shard, task in enumerate(after):
+        if sums[task] == peak:
+            gain = peak - max(peak - load[shard], least + load[shard])
+            assert gain <= cost[shard] + 1e-6 * (1 + peak)
 
 
 def test_noise_around_a_hot_key_causes_few_moves():

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dask_elastic.executor.measures import AHEAD_SECONDS, Measures
 from dask_elastic.executor.moving.shared_shards import SharedShards
 from dask_elastic.migration.choice import MoveMeasures, explained, strategy_costs
+from dask_elastic.migration.move_work import MoveSpeeds, work_of_moves
 from dask_elastic.migration.strategy import AUTO, LABELLED
 
 FIRST_BYTES_PER_SECOND = 1e8
@@ -24,6 +25,8 @@ LEAST_BYTES = 65_536
 
 NEWEST = 0.3
 """The weight of a new measurement in the mean."""
+
+Floats = npt.NDArray[np.float64]
 
 
 class Chosen(NamedTuple):
@@ -59,6 +62,8 @@ class MoveChoice:
         self.measures: Measures | None = None
         self.bytes_per_second = FIRST_BYTES_PER_SECOND
         self.pause = FIRST_PAUSE
+        # The same of labelled moves with little state, which wait for the label.
+        self.label_pause = FIRST_PAUSE
         self.merge_bytes_per_second = FIRST_BYTES_PER_SECOND
         self.merge_part = 0.0
         self._record: tuple[int, float] | None = None
@@ -74,6 +79,8 @@ class MoveChoice:
         elif self.shard_bytes is not None and self.shard_bytes[shard] >= LEAST_BYTES:
             travel = max(pause - self.pause, 1e-4)
             self.bytes_per_second = _mean(self.bytes_per_second, float(self.shard_bytes[shard]) / travel)
+        elif self.shard_bytes is not None:
+            self.label_pause = _mean(self.label_pause, pause)
 
     def merged(self, nbytes: int, busy: float) -> None:
         """Note how long a task has merged some partials."""
@@ -92,6 +99,24 @@ class MoveChoice:
         self._record = event_time, now
 
     # choices
+
+    def work_of_moves(self, work: Floats, work_beside: Floats) -> Floats:
+        """Return what the move of each shard to another node costs, in seconds of work.
+
+        Parameters
+        ----------
+        work, work_beside : float64 array
+            The work of each shard, and that of its task, in seconds.
+
+        Returns
+        -------
+        float64 array
+            Seconds of work for each shard.
+        """
+        strategy = LABELLED if self.strategy == AUTO and self.shared.sides is None else self.strategy
+        state = np.zeros(len(work)) if self.shard_bytes is None else self.shard_bytes.astype(np.float64)
+        known = MoveSpeeds(self.pause, self.label_pause, self.bytes_per_second, self.merge_bytes_per_second)
+        return work_of_moves(strategy, work, work_beside, state, known)
 
     def choose(self, shard: int, owner: npt.NDArray[np.int32], source: int, target: int, now: float) -> Chosen:
         """Return the strategy of a move between nodes.
