@@ -148,7 +148,8 @@ def balance(
         raise PlanningError(f"threshold is {threshold!r}: the greatest load is never below the mean, give 1 or more.")
     within = _costs("cost", cost, len(loads))
     across = within if cost_across is None else _costs("cost_across", cost_across, len(loads))
-    tables = _Tables(*_whole(loads, within, across), places, len(ids), nodes)
+    whole = _whole(loads, within, across)
+    tables = _Tables(whole[0], (whole[1], whole[2]), places, len(ids), nodes)
     final: dict[int, int] = {}
     while _search(tables, float(threshold), final) and tables.costs_by_node:
         tables.take_back()
@@ -186,17 +187,16 @@ class _Tables:
     def __init__(
         self,
         whole: NDArray[np.int64],
-        within: NDArray[np.int64],
-        across: NDArray[np.int64],
+        costs: tuple[NDArray[np.int64], NDArray[np.int64]],
         places: NDArray[np.int64],
         tasks: int,
         nodes: list[Hashable],
     ):
         self._whole = whole
-        # By whether the move is one between nodes.
-        self._costs = {False: within, True: across}
-        self._same_costs = {beyond: len(np.unique(costs)) <= 1 for beyond, costs in self._costs.items()}
-        self.costs_by_node = not np.array_equal(within, across)
+        # Within a node, and between nodes.
+        self._costs = costs
+        self._same_costs = [len(np.unique(some)) <= 1 for some in costs]
+        self.costs_by_node = not np.array_equal(*costs)
         self._place_of = places.copy()
         self._aside: list[tuple[int, int, Hashable]] = []
         self._nodes = nodes
@@ -218,7 +218,7 @@ class _Tables:
     def take_back(self) -> None:
         """Include all tasks that have been set aside."""
         every, self._aside = [*zip(self.places, self.totals, self._nodes, strict=True), *self._aside], []
-        self._keep(sorted(every, key=_weight))
+        self._keep(sorted(every, key=lambda task: task[0]))
 
     def _keep(self, tasks: list[tuple[int, int, Hashable]]) -> None:
         self.places = [place for place, _, _ in tasks]
@@ -306,7 +306,7 @@ class _Tables:
         self.totals[target] += weight
 
 
-def _weight(entry: tuple[int, ...]) -> int:
+def _weight(entry: tuple[int, int]) -> int:
     return entry[0]
 
 

@@ -170,7 +170,7 @@ class Windowing:
         Whether a row of a span is only in the instance with the same begin and end, as partial results are.
     share : bool or "auto"
         Whether instances share partial results per slice, or have a state each; "auto" shares if rows are in several
-        instances, and instances consist of at most `MOST_SLICES` slices.
+        instances, these consist of at most `MOST_SLICES` slices, and results appear when they close.
     spans : {"within", "overlapping"}
         Which instances a row of a span is in: those that contain all of it, or any part of it.
 
@@ -241,6 +241,9 @@ class Windowing:
     def shares(self) -> bool:
         """Whether instances share partial results per slice."""
         if self.share == "auto":
+            if self.emit == "updates":
+                # Slices would be merged after each batch, not only when instances close.
+                return False
             longest = max((window.length for window in self._event_windows), default=0)
             slices = (longest + self.allowed_lateness) // max(1, self.slice)
             return self.unshared is None and slices <= MOST_SLICES
@@ -253,8 +256,6 @@ class Windowing:
             return "only windows of a fixed length over event time consist of slices"
         if len(self.time) > 1:
             return "rows that stand for spans of time may lie across slices"
-        if self.emit == "updates":
-            return "emit='updates' would merge all slices of each instance after each batch"
         if sum(-(-window.length // window.frequency) for window in self._event_windows) <= 1:
             return "no row is in two instances"
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
 from dask_elastic.windows.unit_costs import COUNTS_AND_SUMS, MeasuredCosts
-from dask_elastic.windows.window_plan import Partials, WindowPlan, plan_windows, window_load
+from dask_elastic.windows.window_plan import UNCOMPARED, Partials, WindowPlan, plan_windows, window_load
 
 PARTIAL_BYTES = 80
 """Bytes of state of a partial of a few counts and sums, by which the number of keys is estimated."""
@@ -108,7 +108,8 @@ class WindowExplanation:
         chosen = "share='auto'" if self.windowing.share == "auto" else f"share={self.windowing.share}"
         lines = [f"partials: of {kept} ({chosen}); at most {self.partials_per_key} per key"]
         if plan.shared is None or plan.separate is None:
-            lines.append(f"the alternative: none, because {plan.reason}")
+            alternative = f"share={not shares}, not predicted" if plan.reason == UNCOMPARED else "none"
+            lines.append(f"the alternative: {alternative}, because {plan.reason}")
             return lines
         if shares:
             lines.append(

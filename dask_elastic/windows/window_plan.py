@@ -34,6 +34,10 @@ RUNNING = 3
 """How often running merges merge a slice: behind a middle, before it, and for a result."""
 
 
+UNCOMPARED = "emit='updates' merges slices after each batch, which is not measured"
+"""Why there is no prediction for windows with updates."""
+
+
 @dataclass(frozen=True)
 class WindowLoad:
     """What is measured of a windowed compute.
@@ -207,8 +211,8 @@ def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = Non
     Returns
     -------
     WindowPlan
-        The plan. Instances if slices are not possible: results that appear or are corrected before others close, or
-        rows that stand for spans of time, which may lie across slices.
+        The plan. Instances if slices are not possible: no row is in two instances, or rows stand for spans of time,
+        which may lie across slices. With updates, what was chosen.
 
     Raises
     ------
@@ -233,6 +237,8 @@ def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = Non
         raise PlanningError(f"slice is {size}: give a divisor of {longest}, of which all instances consist.")
     if (len(windowing.time) > 1 or windowing.revised) and windowing.unshared is not None:
         return WindowPlan(windows, size, "instances", windowing.unshared)
+    if windowing.emit == "updates":
+        return WindowPlan(windows, size, "slices" if windowing.shares else "instances", UNCOMPARED)
     try:
         found = _consolidation(windows, size)
     except PlanningError:

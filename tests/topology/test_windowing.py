@@ -133,11 +133,15 @@ def test_instances_share_slices_if_a_row_is_in_several():
     assert replace(HALVES, allowed_lateness=6000, share=True).shares
     assert not Windowing((EventWindow(0, 2000, 1),), ("departure",)).shares
     assert Windowing((EventWindow(0, 2000, 1),), ("departure",), share=True).shares
+    updated = replace(HALVES, emit="updates")
+    assert not updated.shares
+    assert replace(updated, share=True).shares
+    assert not updated.has_same_state(replace(updated, share=True))
 
 
 @pytest.mark.parametrize(
     "windowing",
-    [HOURLY, replace(HALVES, emit="updates"), replace(HALVES, time=("a", "b"))],
+    [HOURLY, replace(HALVES, time=("a", "b"))],
     ids=str,
 )
 def test_sharing_where_it_is_not_possible_is_refused(windowing):

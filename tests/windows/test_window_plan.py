@@ -54,7 +54,7 @@ def test_instances_are_chosen_where_merging_costs_more_than_rows():
     ("windowing", "reason"),
     [
         (Windowing((tumbling("1h"),), ("at",)), "no row is in two of them"),
-        (replace(FIGURE_7, emit="updates"), "emit='updates' would merge all slices of each instance after each batch"),
+        (replace(FIGURE_7, emit="updates"), "emit='updates' merges slices after each batch, which is not measured"),
         (replace(FIGURE_7, time=("at", "until")), "rows that stand for spans of time may lie across slices"),
         (Windowing((hopping("30d", "1us"),), ("at",)), "they consist of too many slices"),
     ],
@@ -178,8 +178,13 @@ def test_explanation_tells_what_corrections_cost():
 
 
 def test_explanation_tells_why_there_is_no_alternative():
+    spans = replace(FIGURE_7, time=("at", "until"))
+    assert "the alternative: none, because rows that stand for spans" in str(explain_windows("loans", spans))
     updated = replace(FIGURE_7, allowed_lateness=MINUTE, emit="updates")
     found = explain_windows("loans", updated)
-    assert "the alternative: none, because emit='updates' would merge all slices" in str(found)
+    assert "the alternative: share=True, not predicted, because emit='updates' merges slices" in str(found)
     assert found.partials_per_key == 2 + 2 + 2 + 2
+    found = explain_windows("loans", replace(updated, share=True))
+    assert "partials: of slices of 5min, which instances share (share=True)" in str(found)
+    assert "the alternative: share=False, not predicted" in str(found)
     assert str(explain_windows("visits", Windowing((session("1h"),), ("at",)))).startswith("visits: sessions")

@@ -121,9 +121,10 @@ def test_windows_over_all_rows_have_no_key():
     assert records(found) == records(whole.results.drop(columns="key"))
 
 
-def test_updates_end_with_the_results_of_the_whole_input():
+@pytest.mark.parametrize("share", ["auto", True])
+def test_updates_end_with_the_results_of_the_whole_input(share):
     rows = readings(5)
-    topology = windowed(rows, "30s", emit="updates", slack="1s")
+    topology = windowed(rows, ["10s", "30s"], emit="updates", slack="1s", share=share)
     found = results(topology)
     closed = found.filter(pc.is_valid(found["revision"]))
     assert set(closed["revision"].to_pylist()) == {0}

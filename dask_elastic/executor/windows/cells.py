@@ -101,7 +101,7 @@ class EventCells:
     """The cells of windows over event time.
 
     Cells are slices, of which each instance is a sequence, so that overlapping instances share the partial aggregates;
-    or they are the instances themselves, if no row is in two of them, or their results are needed before they close.
+    or they are the instances themselves, if no row is in two of them, or where these are not to share.
 
     Parameters
     ----------

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.executor.windows.bound_windows import BoundWindows
-from dask_elastic.executor.windows.cells import EventCells, Numbers
+from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.event_times import Times
 from dask_elastic.executor.windows.known_cells import CellsOfRows, keys_at
-from dask_elastic.executor.windows.partials import Groups, merged_groups, placed
+from dask_elastic.executor.windows.partials import placed
 from dask_elastic.executor.windows.slice_places import SlicePlaces
+from dask_elastic.executor.windows.slices_of_keys import MOST_LOOKUPS, SlicesOfKeys
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.routing.part_identity import part_checks, part_hashes
 from dask_elastic.state.index import Slots, Words
@@ -28,9 +29,6 @@ from dask_elastic.topology.aggregates.ragged import joined_columns, spans
 from dask_elastic.topology.windowing import Windowing
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
 
-MOST_LOOKUPS = 1 << 20
-"""Slices are looked up in parts of so many."""
-
 
 class Corrections(NamedTuple):
     """Instances with late rows: where they are stored, their values, which are not written yet, and the results."""
@@ -40,7 +38,7 @@ class Corrections(NamedTuple):
     outputs: list[pa.RecordBatch]
 
 
-class CorrectedSlices:
+class CorrectedSlices(SlicesOfKeys):
     """The instances of one task that late rows have corrected, beside the slices; not shared between threads.
 
     The first late row of a key makes a partial of the closed instance, merged from its slices. From then on, the result
@@ -81,13 +79,8 @@ class CorrectedSlices:
         groups: int,
         emits: bool,
     ) -> None:
-        self._slices = EventCells(windowing)
+        super().__init__(windowing, keys, store, session, places, groups)
         self._cells = EventCells(windowing, separate=True)
-        self._keys = keys
-        self._store = store
-        self._session = session
-        self._places = places
-        self._groups = groups
         self._emits = emits
         # The earliest end of the partials of instances, as of some owners of the shards.
         self._earliest: int | None = None
@@ -168,34 +161,9 @@ class CorrectedSlices:
         for begin in range(0, len(hashes), step):
             owners = np.repeat(np.arange(begin, min(begin + step, len(hashes))), lengths[begin : begin + step])
             numbers = spans(first[begin : begin + step], lengths[begin : begin + step])
-            values, owners = self._found(bound, hashes.take(owners), checks.take(owners), numbers, owners)
-            opens = np.flatnonzero(np.diff(owners, prepend=-1))
-            groups = Groups(np.arange(len(owners)), np.diff(np.append(opens, len(owners))))
-            parts.append((merged_groups(bound.bundle, values, groups, 0, len(opens)), owners.take(opens)))
+            parts.append(self._merged(bound, hashes.take(owners), checks.take(owners), numbers, owners))
         columns = [joined_columns(some) for some in zip(*(values for values, _ in parts), strict=True)]
         return columns, np.concatenate([having for _, having in parts])
-
-    def _found(
-        self, bound: BoundWindows, hashes: Words, checks: Words, numbers: Numbers, owners: Slots
-    ) -> tuple[list[Column], Slots]:
-        """Return the values of the slices that there are, and their owners, in the order of these, then slices."""
-        shards = np.ones(self._store.shards, np.bool_)
-        begins = self._places.starts(numbers)
-        while True:
-            slots: list[Slots] = []
-            for tried in self._places.identities(numbers):
-                parts = part_hashes(hashes, tried, self._groups), part_checks(checks, tried, len(hashes))
-                layout, some = self._store.find(*parts)
-                slots.append(some)
-            known, chosen = np.stack(slots, axis=1), np.stack(slots, axis=1) >= 0
-            of, flat = np.nonzero(chosen)[0], known[chosen]
-            read = self._session.values_at(flat, layout, shards, slice(bound.own + 1))
-            if read is None:
-                continue
-            values, live = read
-            # A place may have another slice by now, or none.
-            kept = np.flatnonzero(live & (np.asarray(values.pop()) == begins.take(of)))
-            return [column.take(kept) for column in values], owners.take(of.take(kept))
 
     def write(self, made: Corrections | None) -> list[pa.RecordBatch]:
         """Write corrected instances; returns their results."""

@@ -26,9 +26,10 @@ from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
 from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.timed_rows import TimedRows, part_of_rows
+from dask_elastic.executor.windows.updated_slices import SliceWrite, UpdatedSlices, write_slices
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
-from dask_elastic.state.session import Located, Session
+from dask_elastic.state.session import Session
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
@@ -82,12 +83,15 @@ class WindowLogic:
         self._places: SlicePlaces | None = None
         self._instances: EventCells | None = None
         self._corrected: CorrectedSlices | None = None
+        self._updates: UpdatedSlices | None = None
         if isinstance(self.cells, EventCells) and self.cells.merges:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
             self._instances = EventCells(operator.windowing, separate=True)
+            shared = store, session, self._places, groups
             if operator.windowing.allowed_lateness:
-                shared = store, session, self._places, groups, emits
-                self._corrected = CorrectedSlices(operator.windowing, operator.keys, *shared)
+                self._corrected = CorrectedSlices(operator.windowing, operator.keys, *shared, emits)
+            if operator.windowing.emit == "updates" and emits:
+                self._updates = UpdatedSlices(operator.windowing, operator.keys, *shared)
         self._emits = emits
         self._bound: BoundWindows | None = None
         self.clock: Callable[[], float] | None = None
@@ -139,16 +143,17 @@ class WindowLogic:
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
             began, count = self._began(), rows.num_rows
+            closed = BEGINNING if reached is None else reached
             cells = self.cells if side is None and not separate else self._instances or self.cells
-            assigned = cells.of(times, BEGINNING if reached is None else reached, side)
+            assigned = cells.of(times, closed, side)
             if assigned.late is not None and self.windowing.late == "stream":
                 late.append(copied(rows).filter(array_of(assigned.late)))
             corrected = None
             if self._corrected is not None and assigned.counts.corrected:
-                corrected = self._corrected.of(bound, rows, hashes, times[0], BEGINNING if reached is None else reached)
+                corrected = self._corrected.of(bound, rows, hashes, times[0], closed)
                 began, since = self._began(), began
                 self._note_corrections(assigned, began - since)
-            outputs = self._updated(bound, rows, hashes, assigned)
+            outputs = self._updated(bound, rows, hashes, assigned, closed)
             if self._corrected is not None:
                 outputs += self._corrected.write(corrected)
             self._separate = separate or side is not None or self._places is None
@@ -171,7 +176,9 @@ class WindowLogic:
         late, self._late = self._late, []
         return late
 
-    def _updated(self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned) -> list[pa.RecordBatch]:
+    def _updated(
+        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, reached: int
+    ) -> list[pa.RecordBatch]:
         """Add rows to their cells; returns the results that appear at once."""
         if assigned.rows is not None:
             if not len(assigned.rows):
@@ -179,8 +186,10 @@ class WindowLogic:
             rows, hashes = taken(rows, assigned.rows), hashes.take(assigned.rows)
         if self._places is not None and len(assigned.numbers):
             if not assigned.of_instances:
-                self._add_to_places(bound, rows, hashes, assigned, self._places)
-                return []
+                writes = self._in_places(bound, rows, hashes, assigned, self._places)
+                if self._updates is not None:
+                    return self._updates.write(bound, writes, reached)
+                return write_slices(self._session, writes)
             self._places.added_apart()
         found = self._located(bound, rows, hashes, assigned, assigned.numbers)
         return self._added(bound, rows, assigned, found)
@@ -191,12 +200,12 @@ class WindowLogic:
         checks = checks_of(rows, bound.keys, self.operator.keys)
         return self._known.locate(rows, self.operator.keys, hashes, checks, numbers, assigned.cells)
 
-    def _add_to_places(
+    def _in_places(
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
-    ) -> None:
-        """Add rows to their slices, which are in their places unless these are occupied."""
-        # Nothing is written before all rows are added: one that raises must leave the state as it was.
-        writes: list[tuple[Located, list[Column | None]]] = []
+    ) -> list[SliceWrite]:
+        """Add rows to their slices, which are in their places unless these are occupied; nothing is written yet."""
+        # One that raises must leave the state as it was.
+        writes: list[SliceWrite] = []
         while len(hashes):
             of_slices = places.of(assigned.numbers)
             distinct, first = np.unique(of_slices, return_index=True)
@@ -214,31 +223,29 @@ class WindowLogic:
             starts = places.starts(numbers)
             occupied = places.occupied(bound, found, starts)
             if not occupied.any():
-                writes.append((found.located, self._changes(bound, rows, assigned, found, starts)))
+                writes.append(self._changes(bound, rows, assigned, found, numbers, starts))
                 places.changed(numbers)
                 break
             if not places.move(np.unique(numbers[occupied])):
                 chosen = occupied.take(found.located.grouping.ordinals)
                 writes.append(self._added_apart(bound, *part_of_rows(rows, hashes, assigned, chosen), places))
                 rows, hashes, assigned = part_of_rows(rows, hashes, assigned, ~chosen)
-        for located, changes in writes:
-            self._session.scatter(located, changes)
+        return writes
 
     def _added_apart(
         self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
-    ) -> tuple[Located, list[Column | None]]:
-        """Return slices outside places, with rows, and their changes; nothing is written."""
+    ) -> SliceWrite:
+        """Return slices outside places with rows."""
         found = self._located(bound, rows, hashes, assigned, assigned.numbers)
         places.added_apart()
-        return found.located, self._changes(bound, rows, assigned, found)
+        return self._changes(bound, rows, assigned, found, found.numbers, places.starts(found.numbers))
 
     def _changes(
-        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, starts: Numbers | None = None
-    ) -> list[Column | None]:
-        """Return the values of slices with new rows, and None for fields that stay as they are."""
+        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, numbers: Numbers, starts: Numbers
+    ) -> SliceWrite:
         current = self._session.gather(found.located)
         after = self._with_rows(bound, rows, assigned, found, list(current), starts)
-        return [None if new is before else new for before, new in zip(current, after, strict=True)]
+        return SliceWrite(rows, found, numbers, current, after)
 
     def _added(self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows) -> list[pa.RecordBatch]:
         """Add rows to the cells that were found; returns the results that appear at once."""
@@ -320,8 +327,8 @@ class WindowLogic:
                     return []
                 assert isinstance(self.cells, EventCells)
                 rows, hashes, assigned = handed.in_slices(chosen, self.cells)
-                self._add_to_places(handed.bound, rows, hashes, assigned, self._places)
-                return []
+                writes = self._in_places(handed.bound, rows, hashes, assigned, self._places)
+                return write_slices(self._session, writes)
 
             policy.run(self.operator.name, run, handed.rows.take(array_of(part)))
 

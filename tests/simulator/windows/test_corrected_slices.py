@@ -60,14 +60,14 @@ def late_rows_are_added_to_slices_first(monkeypatch):
     real = WindowLogic._updated
     held = []
 
-    def updated(self, bound, rows, hashes, assigned):
-        return held.pop()() if held else real(self, bound, rows, hashes, assigned)
+    def updated(self, bound, rows, hashes, assigned, reached):
+        return held.pop()() if held else real(self, bound, rows, hashes, assigned, reached)
 
     real_of = CorrectedSlices.of
 
     def of(self, bound, rows, hashes, times, reached):
         logic, assigned = logics[id(self)], self._slices.of_points(times, reached)
-        outputs = real(logic, bound, rows, hashes, assigned)
+        outputs = real(logic, bound, rows, hashes, assigned, reached)
         held.append(lambda: outputs)
         return real_of(self, bound, rows, hashes, times, reached)
 

@@ -295,7 +295,8 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
     if windowing is None:
         raise PlanningError(f"{operator!r} of job {record.name!r} has no aggregates over windows: nothing is shared.")
     if not windowing.changes_sharing:
-        why = windowing.unshared or "its instances consist of too many slices"
+        few = "emit='updates' merges slices after each batch" if windowing.emit == "updates" else ""
+        why = windowing.unshared or few or "its instances consist of too many slices"
         why = "allowed_lateness keeps corrected instances beside slices" if windowing.shares else why
         why = f"share={windowing.share} holds for the life of its state" if windowing.share != AUTO else why
         raise PlanningError(

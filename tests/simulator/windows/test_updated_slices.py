@@ -1,0 +1,112 @@
+"""Open instances that share slices have results after each batch that changes them, under moves, losses, restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import window_job
+from updated_scenario import UpdatedScenario
+
+from dask_elastic.executor.piece import Replay
+from dask_elastic.executor.recovery import Recovery
+from dask_elastic.executor.windows.slice_places import SlicePlaces
+from dask_elastic.executor.windows.updated_slices import UpdatedSlices, _Touched
+from dask_elastic.state import stored_keys
+from dask_elastic.state.disk import DiskStorage, UnnamedFiles
+
+SEEDS = 8
+MOST_SEEDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _few_keys(monkeypatch):
+    """Let several batches have rows of a key in one instance."""
+    monkeypatch.setattr(window_job, "KEYS", 3)
+
+
+@pytest.mark.parametrize("outages", [0.0, 0.25])
+def test_each_change_of_an_open_instance_has_one_result(outages):
+    happened = Counter()
+    for seed in range(SEEDS):
+        happened += UpdatedScenario(seed, outages).check().happened()
+    for what in ("checkpoints", "moves across nodes", "corrected", "late", "updated again"):
+        assert happened[what] > SEEDS // 4, what
+    assert not outages or happened["losses with replay"] > SEEDS // 2
+
+
+def test_open_instances_have_results_with_state_on_disk(monkeypatch, tmp_path):
+    files = UnnamedFiles(tmp_path, resident=lambda: 1, most=-1)
+    monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
+    for seed in range(2):
+        UpdatedScenario(seed).check()
+
+
+@pytest.mark.parametrize("place", ["behind", "in front"])
+def test_open_instances_have_results_in_the_task_of_another_compute(place):
+    for seed in range(2):
+        UpdatedScenario(seed, place=place).check()
+
+
+# mutants
+
+
+def update_leaves_twice(monkeypatch):
+    """Instances that begin behind the slice of a row have their last result again."""
+    real = _Touched.within
+    monkeypatch.setattr(_Touched, "within", lambda self, first, last: real(self, first - 1, last))
+
+
+def update_is_repeated_after_a_loss(monkeypatch):
+    """Results of rows that had left before a loss leave again with their replay."""
+    real = Recovery._lacking
+
+    def lacking(self, task, sent, now):
+        for shard, piece in real(self, task, sent, now):
+            yield shard, piece._replace(replay=Replay.LOUD)
+
+    monkeypatch.setattr(Recovery, "_lacking", lacking)
+
+
+def update_is_missing_for_all_but_the_first_key(monkeypatch):
+    real = _Touched.within
+    monkeypatch.setattr(_Touched, "within", lambda self, first, last: real(self, first, last)[:1])
+
+
+def update_is_missing_for_longer_windows(monkeypatch):
+    """Only the instances that close next have results."""
+    real = UpdatedSlices._results
+
+    def results(self, bound, touched, reached):
+        made = real(self, bound, touched, reached)
+        ends = [batch.column("window_end").to_numpy() for batch in made]
+        return [batch.filter(one == one.min()) for batch, one in zip(made, ends, strict=True)]
+
+    monkeypatch.setattr(UpdatedSlices, "_results", results)
+
+
+def update_lacks_slices_in_other_places(monkeypatch):
+    """Only the first place of a slice is looked up."""
+    monkeypatch.setattr(SlicePlaces, "identities", lambda self, numbers: [self._at_level(numbers, 0)])
+
+
+def closed_instances_have_updates(monkeypatch):
+    """Late rows make results of instances that have closed."""
+    real = UpdatedSlices._results
+    monkeypatch.setattr(UpdatedSlices, "_results", lambda self, bound, of, reached: real(self, bound, of, reached - 30))
+
+
+MUTANTS = [
+    value
+    for name, value in dict(globals()).items()
+    if callable(value) and getattr(value, "__module__", "") == __name__ and not name.startswith(("_", "test"))
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_mutant_is_found(mutant, monkeypatch):
+    mutant(monkeypatch)
+    for seed in range(MOST_SEEDS):
+        if UpdatedScenario(seed).failure() is not None:
+            return
+    pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
