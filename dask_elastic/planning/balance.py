@@ -246,7 +246,7 @@ class _Tables:
         for source in self._positions_of(peak):
             node = self._nodes[source]
             target = next((one for one in targets if self._nodes[one] == node), targets[0])
-            across = self._nodes[target] != node
+            across = bool(self._nodes[target] != node)
             found = self._best_shard(source, peak, least, across)
             if found is None:
                 continue

@@ -1,4 +1,4 @@
-"""On a real cluster, windows cease to share slices and begin to again."""
+"""On a real cluster, windows cease to share slices and begin to again, and open ones have updates."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def expected(last):
 
 @pytest.fixture
 def submit(client):
-    def start(*, share="auto", **options):
+    def start(*, share="auto", emit="closed", **options):
         topology = de.Topology("shared")
         source = topology.source("rows", de.sources.Push(SCHEMA, event_time="at"))
         window = de.windows.hopping(f"{LENGTH}s", f"{FREQUENCY}s")
         counts = source.key_by("key").window(window)
-        counts = counts.compute({"rows": de.aggregate.Count()}, name="counts", executors=2, share=share)
+        counts = counts.compute({"rows": de.aggregate.Count()}, name="counts", executors=2, share=share, emit=emit)
         counts.sink(de.sinks.Collect(), name="out")
         options = {"report_interval": "50ms", "watermark_interval": "10ms", **options}
         return de.submit(topology, client, cores={"counts": 2}, **options)
@@ -96,6 +96,29 @@ def test_results_are_those_of_the_rows_after_two_changes(submit, client, wait_un
     # A change is repeated for executors whose reports come late.
     own = itertools.groupby(event["partials"] for event in events if event["job"] == job.name)
     assert [partials for partials, _ in own] == ["instances", "slices"]
+
+
+def test_open_windows_that_share_slices_have_updates_while_shards_move(submit, client, wait_until):
+    job = submit(share=True, emit="updates", light_load=0)
+    for step, cores in enumerate(({}, dict.fromkeys(client.nthreads(), 1), {})):
+        job.send(rows(100 * step, 100 * step + 100), "rows")
+        wait_until(lambda step=step: job.metrics()["event_time"].min() >= at(100 * step + 99), "event time advances")
+        if cores:
+            job.set_cores("counts", cores)
+    assert lengths(job) == {FREQUENCY}
+    wait_until(lambda: job.moves()["across_nodes"].any(), "shards have moved between nodes")
+    job.drain(timeout=100)
+    found, closed = {}, Counter()
+    for row in job.collect("out").to_pylist():
+        instance = row["key"], (row["window_start"] - at(0)).total_seconds()
+        if row["revision"] is None:
+            assert row["rows"] > found.get(instance, 0)
+            found[instance] = row["rows"]
+        else:
+            closed[instance] += 1
+            assert row["rows"] == found[instance], "the last update has all rows"
+    assert found == expected(300)
+    assert closed == dict.fromkeys(found, 1)
 
 
 def test_refused_changes_name_the_reason(submit):
