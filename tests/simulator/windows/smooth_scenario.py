@@ -120,7 +120,7 @@ OVERTAKEN = AutoScenario(
 def chosen_in_turn(monkeypatch) -> Counter[str]:
     """Let each strategy be the cheapest one in turn; returns a counter of the chosen ones."""
     chosen: Counter[str] = Counter()
-    real_costs, real_init = move_choice.strategy_costs, MoveChoice.__init__
+    real_costs, real_init, real_work = move_choice.strategy_costs, MoveChoice.__init__, MoveChoice.work_of_moves
 
     def costs(measures):
         found = sorted(real_costs(measures), key=lambda cost: cost.strategy)
@@ -132,6 +132,11 @@ def chosen_in_turn(monkeypatch) -> Counter[str]:
         real_init(self, strategy, shared)
         self.shard_bytes = np.full(64, 1_000)
 
+    def work_of_moves(self, work, work_beside):
+        self.shard_bytes = np.full(len(work), 1_000)
+        return real_work(self, work, work_beside)
+
+    monkeypatch.setattr(MoveChoice, "work_of_moves", work_of_moves)
     monkeypatch.setattr(move_choice, "strategy_costs", costs)
     monkeypatch.setattr(MoveChoice, "__init__", measured)
     return chosen
