@@ -19,7 +19,6 @@ pytest.register_assert_rewrite(
     "smooth_scenario",
     "merged_scenario",
     "corrected_scenario",
-    "updated_scenario",
 )
 sys.path.insert(0, str(Path(__file__).parent))
 import consolidate_scenario  # noqa: E402, F401  imported by path
@@ -31,7 +30,6 @@ import merged_scenario  # noqa: E402, F401  imported by path
 import session_scenario  # noqa: E402, F401  imported by path
 import sharing_scenario  # noqa: E402, F401  imported by path
 import smooth_scenario  # noqa: E402, F401  imported by path
-import updated_scenario  # noqa: E402, F401  imported by path
 import window_scenario  # noqa: E402, F401  imported by path
 
 sys.path.pop(0)
