@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.shared_methods import SharedMethods
 from dask_elastic.vocab.watermark import Watermark
 
 if TYPE_CHECKING:
     from dask_elastic.executor.groups.handed_groups import HandedGroups
 
 
-@dataclass(frozen=True, slots=True)
-class SetCores:
+class SetCores(SharedMethods):
     """Command: have this many cores on each node."""
 
     by_node: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class MoveShard:
+class MoveShard(SharedMethods):
     """Command: move a shard to a task."""
 
     shard: int
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeSharing:
+class ChangeSharing(SharedMethods):
     """Command: add rows of windows to instances, or to slices that instances share, from an event time on.
 
     Parameters
@@ -44,48 +42,41 @@ class ChangeSharing:
     since: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceDue:
+class BalanceDue(SharedMethods):
     """The shards are due to be balanced over the tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockTicked:
+class ClockTicked(SharedMethods):
     """The home's clock has advanced: timers in processing time may be due."""
 
 
-@dataclass(frozen=True, slots=True)
-class LabelBack:
+class LabelBack(SharedMethods):
     """A shard's label has returned from its source task at home, behind the shard's last output."""
 
     task: int
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateInstalled:
+class StateInstalled(SharedMethods):
     """The shard's state or ownership has been sent to the node of `task`."""
 
     shard: int
     task: int
 
 
-@dataclass(frozen=True, slots=True)
-class StateSetAside:
+class StateSetAside(SharedMethods):
     """All portions of a shard's state in the primary copy have been set aside for an instant move, or none had to."""
 
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
+class TaskEnded(SharedMethods):
     """A drained task's thread has ended."""
 
     task: int
 
 
-@dataclass(frozen=True, slots=True)
-class InputEnded:
+class InputEnded(SharedMethods):
     """An upstream instance has sent its last batch.
 
     Parameters
@@ -100,8 +91,7 @@ class InputEnded:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InputWatermark:
+class InputWatermark(SharedMethods):
     """An upstream instance has sent a watermark, behind its earlier batches.
 
     Parameters
@@ -116,8 +106,7 @@ class InputWatermark:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EndMark:
+class EndMark(SharedMethods):
     """An upstream instance sends nothing more to this home under older versions of the first tier than `version`.
 
     A control record of an input. What follows goes to the next home, or to the next executors of some key groups; the
@@ -128,8 +117,7 @@ class EndMark:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldGroups:
+class HoldGroups(SharedMethods):
     """Command: take part in a move of key groups; rows of groups to come wait. `GroupsExchanged` follows at its end.
 
     Parameters
@@ -150,57 +138,49 @@ class HoldGroups:
     drains: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MarksDue:
+class MarksDue(SharedMethods):
     """The upstream instances were asked to send end marks; `GroupsDrained` follows."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsGiven:
+class GroupsGiven(SharedMethods):
     """The groups that leave have left."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsInstalled:
+class GroupsInstalled(SharedMethods):
     """The state of groups that were to come is in the store."""
 
     handed: HandedGroups
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetGroups:
+class ForgetGroups(SharedMethods):
     """Command: a move of groups was cancelled before any upstream instance has switched."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class BarriersAligned:
+class BarriersAligned(SharedMethods):
     """All inputs have sent the barrier of a checkpoint; the driver holds what comes behind it until `Cut`."""
 
     checkpoint: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointAbandoned:
+class CheckpointAbandoned(SharedMethods):
     """A checkpoint was given up: without a cut so far, none is made."""
 
     checkpoint: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlushDue:
+class FlushDue(SharedMethods):
     """Command: flush all remote tasks into the primary copy; `token` identifies the request."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLeft:
+class NodeLeft(SharedMethods):
     """All remote tasks on a node are lost: the node has died, hangs, or cannot be reached.
 
     The driver calls `Links.cut` at once. If it emits outputs of remote tasks in a thread of its own, it queues this
@@ -221,8 +201,7 @@ class NodeLeft:
     died: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReturned:
+class NodeReturned(SharedMethods):
     """A lost node may get tasks again; follows each `NodeLeft` once."""
 
     node: int

@@ -8,18 +8,18 @@ the operation ``elastic_<class name in snake case>`` with the fields as named ar
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from dask_elastic._version import __version__
 from dask_elastic.runtime.protocol.codec import Codec, codec, fields, once_per_type
 from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
 from dask_elastic.vocab.errors import VersionMismatch
+from dask_elastic.vocab.shared_methods import SharedMethods
 
 logger = logging.getLogger("dask_elastic.calls")
 
@@ -39,8 +39,7 @@ Handler = Callable[..., Awaitable[dict[str, Any]]]
 """What Dask calls for an operation, with its named arguments."""
 
 
-@dataclass_transform(frozen_default=True)
-class Call(Generic[A]):
+class Call(SharedMethods, Generic[A]):
     """A request to another process whose answer has the type `A`.
 
     Subclasses are frozen dataclasses, one for each operation: ``class Stop(Call[None])``.
@@ -53,52 +52,21 @@ class Call(Generic[A]):
     Notes
     -----
     There are so many calls that to generate the methods of each, as `dataclasses` does, would take a fourth of the time
-    that a process needs to import the engine. They share those of this class.
+    that a process needs to import the engine. They share those of `SharedMethods`.
     """
 
-    operation: ClassVar[str]
     if TYPE_CHECKING:
-        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+        # At run time it would be one of the fields, in which calls differ.
+        operation: ClassVar[str]
 
     def __init_subclass__(cls, **named: Any):
         super().__init_subclass__(**named)
         cls.operation = "elastic_" + re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
-        dataclass(init=False, repr=False, eq=False)(cls)
-
-    def __init__(self, *values: Any, **named: Any):
-        known = dataclasses.fields(self)
-        given = {one.name: value for one, value in zip(known, values, strict=False)}
-        if len(values) > len(known) or given.keys() & named.keys() or named.keys() - {one.name for one in known}:
-            raise TypeError(f"{type(self).__name__} takes {[one.name for one in known]}, each once")
-        given |= named
-        for one in known:
-            self.__dict__[one.name] = given[one.name] if one.name in given else _default(type(self), one)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__
-
-    def __hash__(self) -> int:
-        return hash((type(self), *self.__dict__.values()))
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self))
-        return f"{type(self).__qualname__}({shown})"
 
     @classmethod
     def handled_by(cls, method: Callable[[Self], Awaitable[A]]) -> HandledCall:
         """Pair the call with the method that answers it in this process."""
         return HandledCall(cls, method)
-
-
-def _default(kind: type[Call[Any]], field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    raise TypeError(f"{kind.__name__} lacks {field.name!r}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dask_elastic.runtime.protocol.job_status import ENDED, Status
 from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, InstanceRows, InstanceTime, StalledCall
 from dask_elastic.vocab.checkpoint import CheckpointStatus
 from dask_elastic.vocab.epoch import HandoffProgress
+from dask_elastic.vocab.shared_methods import SharedMethods
 
 
 class ComponentDescription(NamedTuple):
@@ -45,8 +46,7 @@ class ComponentDescription(NamedTuple):
         return tuple(name for name, kind in zip(self.operators, self.kinds, strict=False) if kind == "compute")
 
 
-@dataclass(frozen=True)
-class ControlView:
+class ControlView(SharedMethods):
     """The control loop's view of a job.
 
     Parameters
@@ -110,8 +110,7 @@ class SharingStatus(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class JobDescription:
+class JobDescription(SharedMethods):
     """A job with its newest measures.
 
     Parameters

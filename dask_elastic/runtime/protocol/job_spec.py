@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.shared_methods import SharedMethods
 
 STATIC = "static"
 ELASTIC = "executor-centric"
@@ -32,8 +33,7 @@ class JobGeneration(NamedTuple):
     generation: int
 
 
-@dataclass(frozen=True)
-class JobOptions:
+class JobOptions(SharedMethods):
     """The options of a job; durations in seconds, sizes in bytes.
 
     Parameters
@@ -148,8 +148,7 @@ class ComputeSummary(NamedTuple):
     windowing: bytes | None = None
 
 
-@dataclass(frozen=True)
-class ComponentSummary:
+class ComponentSummary(SharedMethods):
     """The structure of a component without user code, as the scheduler needs it for placement.
 
     Parameters
@@ -240,8 +239,7 @@ class ComponentSummary:
         return next((compute.empty_state for compute in self.computes if compute.name == operator), None)
 
 
-@dataclass(frozen=True)
-class CheckpointPlan:
+class CheckpointPlan(SharedMethods):
     """Where a job keeps its checkpoints, and from which one it starts.
 
     Parameters
@@ -259,8 +257,7 @@ class CheckpointPlan:
     restarts: int = 0
 
 
-@dataclass(frozen=True)
-class JobSpec:
+class JobSpec(SharedMethods):
     """A job's part for one node.
 
     Parameters
