@@ -31,6 +31,7 @@ class SharedMethods:
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+        __match_args__: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls, **named: Any):
         super().__init_subclass__(**named)
@@ -52,13 +53,15 @@ class SharedMethods:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__
+        if type(self) is not type(other):
+            return False
+        return all(getattr(self, name) == getattr(other, name) for name in self.__match_args__)
 
     def __hash__(self) -> int:
-        return hash((type(self), *self.__dict__.values()))
+        return hash((type(self), *(getattr(self, name) for name in self.__match_args__)))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in dataclasses.fields(self))
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
         return f"{type(self).__qualname__}({shown})"
 
 

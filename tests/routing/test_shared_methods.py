@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from dataclasses import field
+from functools import cached_property
 
 import pytest
 
@@ -19,6 +20,14 @@ class Interval(SharedMethods):
 
 class Empty(SharedMethods):
     """A value without fields."""
+
+
+class Circle(SharedMethods):
+    radius: int
+
+    @cached_property
+    def area(self):
+        return 3 * self.radius**2
 
 
 class NamedInterval(Interval):
@@ -70,6 +79,13 @@ def test_values_are_equal_if_class_and_fields_are():
     assert Interval(1) != NamedInterval(1)
     assert len({Empty(), Empty()}) == 1
     assert hash(Interval(1, 2, ())) == hash(Interval(1, 2, ()))
+
+
+def test_what_a_value_caches_does_not_distinguish_it():
+    first, second = Circle(3), Circle(3)
+    assert first.area == 27
+    assert first == second
+    assert hash(first) == hash(second)
 
 
 def test_subclass_has_the_fields_of_its_base_first():
