@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from dask_elastic.executor import events
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.measures import AHEAD_SECONDS
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
@@ -151,3 +154,23 @@ def test_work_of_shard_is_its_waiting_and_expected_rows_times_its_cost():
     assert work.tolist() == pytest.approx([4, 0, 4, 0, 0, 0, 0, 0])
     waiting = np.array([0, 0, 0, 10, 0, 0, 0, 0])
     assert measures.work_by_shard(waiting, nothing, 1.02)[3] == pytest.approx(10 * 2.0 / 150, rel=0.01)
+
+
+def test_state_records_count_as_lasting_load():
+    measures = make(1).measures
+    nothing = np.zeros(SHARDS, dtype=np.int64)
+    assert measures.lasting_load(0) is None
+    for second in range(5):
+        measures.settled(SimpleNamespace(record="timers are due"), [0], 0.25, float(second))
+        measures.note_arrived(nothing, nothing, float(second))
+    assert measures.lasting_load(0) == pytest.approx(0.25)
+
+
+def test_waiting_rows_count_as_lasting_load():
+    measures = make(1).measures
+    rows = np.array([100, 0, 0, 0, 0, 0, 0, 0])
+    for second in range(5):
+        measures.lasting.add(100, 0.1, float(second))
+        measures.note_arrived(rows * second, rows * 0, float(second))
+    assert measures.lasting_load(0) == pytest.approx(0.1)
+    assert measures.lasting_load(400) == pytest.approx(0.1 + 400 * 0.001 / AHEAD_SECONDS)
