@@ -144,11 +144,37 @@ def error_text(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
+def with_trace(what: str, error: BaseException) -> str:
+    """Return a sentence about an exception, and below it the frames outside the engine that raised it.
+
+    Parameters
+    ----------
+    what : str
+        What has failed, as ``"sink 'out' failed"``.
+    error : BaseException
+        The exception.
+
+    Examples
+    --------
+    >>> with_trace("sink 'out' failed", OSError("no space left"))
+    "sink 'out' failed: OSError: no space left"
+    """
+    trace = _formatted(_frames_of_others(error))
+    return f"{what}: {error_text(error)}" + (f"\n{trace}" if trace else "")
+
+
 def _explained(operator: str, batch: int, error: Exception) -> UserCodeError:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    own = _frames_of_others(error)
     if not own and not isinstance(error, (TypeError, ValueError)):  # those explain themselves: our checks raise them
-        own = frames
+        own = [*traceback.extract_tb(error.__traceback__)]
     row = getattr(error, "row", None)
-    trace = "".join(traceback.format_list(own)).rstrip()
-    return UserCodeError(operator, error_text(error), batch, row if isinstance(row, int) else None, trace)
+    return UserCodeError(operator, error_text(error), batch, row if isinstance(row, int) else None, _formatted(own))
+
+
+def _frames_of_others(error: BaseException) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE)]
+
+
+def _formatted(frames: list[traceback.FrameSummary]) -> str:
+    return "".join(traceback.format_list(frames)).rstrip()

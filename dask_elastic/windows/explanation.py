@@ -123,16 +123,20 @@ class WindowExplanation:
             pace = self.measured.rows / self.measured.event_rows
         if not pace:
             pace, second = 1.0, "second of event time"
-        lines.append(
-            f"predicted: {own * pace:.3g} CPU seconds per {second}, {other * pace:.3g} with share={not shares}"
-        )
+        impossible = None if shares else self.windowing.unshared
+        alternative = f"share=True is not possible, because {impossible}"
+        if impossible is None:
+            alternative = f"{other * pace:.3g} with share={not shares}"
+        lines.append(f"predicted: {own * pace:.3g} CPU seconds per {second}, {alternative}")
         lines.append(self._costs(plan))
         if self.windowing.allowed_lateness:
             lines.append(self._corrections())
-        if other < own and self.windowing.changes_sharing:
+        if impossible is not None or other >= own:
+            return lines
+        if self.windowing.changes_sharing:
             wanted = "instances" if shares else "slices"
             lines.append(f"{wanted} would cost less; Job.share({self.operator!r}, {wanted!r}) changes at once to them")
-        elif other < own:
+        else:
             lines.append(f"share={not shares} would cost less; it needs a restart without the state of this compute")
         return lines
 

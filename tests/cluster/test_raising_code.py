@@ -167,6 +167,7 @@ def test_raising_sink_fails_job_and_is_named(client, numbers):
     with pytest.raises(errors.JobFailed, match=r"sink 'out'.*OSError: no space left") as e:
         job.wait(**RUN)
     assert isinstance(e.value.__cause__, errors.SinkError)
+    assert 'in full\n    raise OSError("no space left")' in str(e.value)
 
 
 def test_sink_that_fails_to_open_fails_job(client, numbers, tmp_path):

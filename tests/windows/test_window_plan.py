@@ -121,6 +121,14 @@ def test_explanation_tells_that_the_alternative_would_cost_less():
     assert "share=True would cost less" in str(explain_windows("loans", forced, WindowMeasures(1e5, 0.01, 10**5)))
 
 
+def test_explanation_recommends_no_slices_where_no_row_is_in_two_instances():
+    # Closing instances seems dearer than merging slices.
+    measures = WindowMeasures(rows=100.0, busy=0.01, state_bytes=10**7)
+    text = str(explain_windows("loans", Windowing((tumbling("1min"),), ("at",)), measures))
+    assert "per second, share=True is not possible, because no row is in two instances" in text
+    assert "would cost less" not in text
+
+
 def test_explanation_has_the_measured_costs_of_both_plans_at_the_pace_of_the_clock():
     costs = measured_costs([PartMeasure(1e-6, MERGED)])
     # The stream is replayed ten times as fast as it came.

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.control_records.inputs import Inputs
+from dask_elastic.executor.error_policy import with_trace
 from dask_elastic.executor.task_queue import JOIN_ROWS
 from dask_elastic.meters import BatchCost, BriefWork, CounterRate, InlineCost
 from dask_elastic.runtime.protocol.job_spec import JobSpec
@@ -230,7 +231,7 @@ class SinkThread:
             raise self._explanation(error) from error
 
     def _explanation(self, error: Exception) -> SinkError:
-        return SinkError(f"sink {self.identity.component!r} failed: {type(error).__name__}: {error}")
+        return SinkError(with_trace(f"sink {self.identity.component!r} failed", error))
 
     def _write_all(self, writer: SinkWriter) -> bool:
         self._request_last()

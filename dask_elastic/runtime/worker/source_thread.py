@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
+from dask_elastic.executor.error_policy import with_trace
 from dask_elastic.meters import BriefWork, Departures, InlineCost, SendSize
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
@@ -426,8 +427,7 @@ class SourceThread:
         except (ElasticError, Aborted, GeneratorExit):
             raise
         except Exception as error:
-            name = self.identity.component
-            raise SourceError(f"source {name!r} could not be read: {type(error).__name__}: {error}") from error
+            raise SourceError(with_trace(f"source {self.identity.component!r} could not be read", error)) from error
 
     def _queue(self, name: str) -> Iterator[pa.RecordBatch]:
         reader = self._queue_reader(name, self._stop.is_set)

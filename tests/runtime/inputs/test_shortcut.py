@@ -331,6 +331,7 @@ def test_other_errors_of_conversion_name_the_source():
     assert worker.threads.join(SECONDS) == []
     assert isinstance(worker.errors[0], SourceError)
     assert "source 'rows' could not be read: KeyError" in str(worker.errors[0])
+    assert "in accept\n    raise KeyError" in str(worker.errors[0])
 
 
 def test_source_that_reads_in_its_own_way_is_always_read():
