@@ -92,6 +92,8 @@ class PushedSources:
     async def _close(self, record: JobRecord, source: str, instance: int) -> None:
         """End an instance of a source; if the job restarts meanwhile, that of the next generation."""
         while True:
+            # Until the next generation has started, workers say that the job has ended there.
+            await self._started(record)
             generation = record.spec.generation
             address = _address_of(record, source, instance)
             try:
@@ -109,9 +111,14 @@ class PushedSources:
             return False
         if record.runs(generation):
             await first_of(record.over(), timeout=NOTICE_SECONDS)
+        await PushedSources._started(record)
+        return record.live and not record.runs(generation)
+
+    @staticmethod
+    async def _started(record: JobRecord) -> None:
+        """Wait until a job that restarts runs or has ended."""
         while record.live and (record.halted or record.starting):
             await record.ended(LOOK_SECONDS)
-        return record.live and not record.runs(generation)
 
 
 def _has_ended(error: ElasticError | Relayed) -> bool:

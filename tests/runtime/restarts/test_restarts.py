@@ -265,3 +265,25 @@ def test_end_of_input_reaches_the_next_generation_of_a_job_that_restarts(fake, w
         await coordinator.stop(job_calls.Stop("job"))
 
     asyncio.run(run())
+
+
+def test_end_of_input_waits_while_the_next_generation_starts(fake, workers, tmp_path):
+    async def run():
+        call = fake.submission(executors=2, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+        pushed = tuple(replace(one, pushed=one.name == "rows") for one in call.summaries)
+        coordinator = Coordinator(workers)
+        await coordinator.submit(replace(call, summaries=pushed))
+        record = coordinator.jobs["job"]
+        started = workers.held[A, part_calls.Prepare] = asyncio.Event()
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
+        await until(lambda: record.spec.generation == FIRST + 1)
+        closing = asyncio.ensure_future(coordinator.pushed.close_source(job_calls.CloseSource("job", "rows", 0)))
+        await fake.settle()
+        assert workers.asked(part_calls.CloseSource) == []
+        started.set()
+        assert await restarting is None
+        await asyncio.wait_for(closing, 20)
+        assert [call.generation for _, call in workers.asked(part_calls.CloseSource)] == [FIRST + 1]
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
