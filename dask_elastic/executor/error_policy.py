@@ -98,9 +98,12 @@ class ErrorPolicy:
                 return function(0, rows.num_rows, None)
             except ElasticError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _explained(operator, number, error) from error
-        return self._skipping(operator, function, rows)
+        try:
+            return self._skipping(operator, function, rows)
+        except SystemExit as error:  # sys.exit() is no failure of a row
+            raise _explained(operator, number, error) from error
 
     def _skipping(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
         results: list[Result] = []
@@ -163,7 +166,7 @@ def with_trace(what: str, error: BaseException) -> str:
     return f"{what}: {error_text(error)}" + (f"\n{trace}" if trace else "")
 
 
-def _explained(operator: str, batch: int, error: Exception) -> UserCodeError:
+def _explained(operator: str, batch: int, error: BaseException) -> UserCodeError:
     own = _frames_of_others(error)
     if not own and not isinstance(error, (TypeError, ValueError)):  # those explain themselves: our checks raise them
         own = [*traceback.extract_tb(error.__traceback__)]

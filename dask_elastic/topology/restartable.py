@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 
 from dask_elastic.topology.operators import Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.sink import Sink
 from dask_elastic.vocab.errors import SubmitError
 
 
@@ -35,6 +37,11 @@ def check_restartable(job: str, operators: Iterable[Operator]) -> None:
         elif isinstance(operator, SinkOperator) and operator.sink.promise is None:
             raise SubmitError(
                 f"job {job!r} takes checkpoints, but sink {operator.name!r}, {operator.sink!r}, cannot take part in "
-                "them. Define SinkWriter.prepare and set Sink.promise, write to another sink, or submit the job "
-                "without checkpoints."
+                f"them. {_remedy(operator.sink)}, write to another sink, or submit the job without checkpoints."
             )
+
+
+def _remedy(sink: Sink) -> str:
+    accepts = "promise" in inspect.signature(type(sink)).parameters
+    lossy = ', set promise="at-most-once" to accept that it loses rows in a restart' if accepts else ""
+    return f"Define SinkWriter.prepare and set Sink.promise{lossy}"

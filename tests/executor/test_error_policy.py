@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
+from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.testing import run
 from dask_elastic.vocab.errors import UserCodeError
 
@@ -31,6 +32,17 @@ def test_frames_of_a_program_in_a_folder_named_as_the_package_are_shown(tmp_path
     assert "ZeroDivisionError" in text
     assert text.count("File ") == 1
     assert f'File "{program}", line 2, in enrich' in text
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_operator_that_ends_the_interpreter_is_named(on_error):
+    policy = ErrorPolicy(on_error, lambda rows: None)
+
+    def leaves(start, stop, failed):
+        raise SystemExit(3)
+
+    with pytest.raises(UserCodeError, match="operator 'enrich', batch 0: SystemExit: 3"):
+        policy.run("enrich", leaves, ROWS.to_batches()[0])
 
 
 def test_error_that_a_check_raises_has_no_frames_and_one_full_stop():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from dask_elastic.connectors.sinks.collect import Collect
 from dask_elastic.topology import Sink, SinkContext, SinkWriter, Source, Topology
 from dask_elastic.topology.restartable import check_restartable
 from dask_elastic.vocab.errors import SinkError, SubmitError
@@ -64,6 +65,8 @@ def test_source_that_cannot_rewind_is_named():
 def test_sink_that_promises_nothing_is_named():
     with pytest.raises(SubmitError, match=r"sink 'books', .* cannot take part in them\. Define SinkWriter\.prepare"):
         check_restartable("audit", operators(Feed(True), Books(None)))
+    with pytest.raises(SubmitError, match=r"sink 'books', Collect\(.* set promise=\"at-most-once\" to accept"):
+        check_restartable("audit", operators(Feed(True), Collect()))
 
 
 def test_writer_without_prepare_names_its_class_when_a_checkpoint_reaches_it():

@@ -151,8 +151,8 @@ def _own_folder(folder: CheckpointFolder, manifest: Manifest, given: str | os.Pa
     own = folder.url if given is None else CheckpointFolder(given).url
     if manifest.savepoint and own == folder.url:
         raise SubmitError(
-            f"{folder.url} is a savepoint, which stays as it is: pass checkpoint=, a new folder for the checkpoints "
-            "of the job that continues from it."
+            f"{folder.url} is a savepoint, which stays as it is: pass checkpoint= (--checkpoint), a new folder for "
+            "the checkpoints of the job that continues from it."
         )
     if not manifest.savepoint and own != folder.url:
         raise SubmitError(
