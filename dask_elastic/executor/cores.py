@@ -102,6 +102,11 @@ class Cores:
         active = self.active
         return [task for task in active if task.at_home] or active if self.light.at_home else active
 
+    def look(self, load: float | None, now: float) -> None:
+        """Take note of the executor's load; see `LightLoad.look`. Without a task at home no shard can return."""
+        if any(task.at_home for task in self.active):
+            self.light.look(load, now, away=bool(self._shards_away(self._owners_to_be())))
+
     def by_node(self) -> dict[int, int]:
         """Return the cores held on each node, without those of draining tasks."""
         cores: dict[int, int] = {}
@@ -234,16 +239,21 @@ class Cores:
         if not self.light.at_home:
             return []
         load = {task.number: float(loads[owner == task.number].sum()) for task in self.active if task.at_home}
-        away = [task.number for task in self.active if not task.at_home]
-        if not load or not away:
+        if not load:
             return []
-        shards = [s for s in np.flatnonzero(np.isin(owner, away)).tolist() if self._commanded.get(s) != owner[s]]
         moves = []
-        for shard in sorted(shards, key=lambda shard: (-loads[shard], shard)):
+        for shard in sorted(self._shards_away(owner), key=lambda shard: (-loads[shard], shard)):
             target = min(load, key=lambda number: (load[number], number))
             load[target] += max(float(loads[shard]), 1e-9)
             moves.append((shard, target))
         return moves
+
+    def _shards_away(self, owner: np.ndarray) -> list[int]:
+        """Return the shards of active tasks on other nodes, except those moved there by a command."""
+        away = [task.number for task in self.active if not task.at_home]
+        if not away:
+            return []
+        return [s for s in np.flatnonzero(np.isin(owner, away)).tolist() if self._commanded.get(s) != owner[s]]
 
     def command_move(self, shard: int, target: int, now: float) -> list[Instruction]:
         """Begin the move of a shard that a command requests; a light load does not bring the shard home again.
@@ -255,7 +265,13 @@ class Cores:
         """
         instructions = self.moves.begin(shard, target, now)
         self._commanded[shard] = target
+        self._planned = deque(step for step in self._planned if step[0] != shard)
         return instructions
+
+    def _begin(self, shard: int, target: int, now: float) -> list[Instruction]:
+        """Begin a move that no command has requested."""
+        self._commanded.pop(shard, None)
+        return self.moves.begin(shard, target, now)
 
     def proceed(self, now: float) -> list[Instruction]:
         """Begin planned moves while fewer than `MOVES_AT_ONCE` are in progress."""
@@ -264,7 +280,7 @@ class Cores:
             shard, target = self._planned.popleft()
             task = self.routes.tasks.get(target)
             if shard not in self.moves and task is not None and task.status is TaskStatus.ACTIVE:
-                instructions += self.moves.begin(shard, target, now)
+                instructions += self._begin(shard, target, now)
         return instructions
 
     def drain(self, loads: np.ndarray, now: float) -> list[Instruction]:
@@ -279,7 +295,7 @@ class Cores:
                     continue
                 target = min(takers, key=lambda t: (load[t.number], t.node != task.node, t.number))
                 load[target.number] += max(float(loads[shard]), 1e-9)
-                instructions += self.moves.begin(shard, target.number, now)
+                instructions += self._begin(shard, target.number, now)
             if not len(self.routes.table.shards_of(task.number)) and not self.moves.touches(task.number):
                 task.handle(TaskEvent.EMPTIED)
                 task.queue.put_control(StopItem())
@@ -312,4 +328,5 @@ class Cores:
             heir = min(self.takers, key=lambda task: (load[task.number], not task.at_home, task.number))
             load[heir.number] += max(float(loads[shard]), 1e-9)
             heirs[shard] = heir.number
+            self._commanded.pop(shard, None)
         return heirs

@@ -85,8 +85,8 @@ class LastingLoad:
         began = self._began
         if began is None:
             began = self._began = now - busy_seconds
-        # A clock that was set back ends the period, too.
-        if not 0 <= now - began < self.period:
+        # A clock that was set back ends the period, too; threads that read it at about the same time do not.
+        if abs(now - began) >= self.period:
             self._end(now, max(now - began, self.period))
 
     def _end(self, now: float, length: float) -> None:

@@ -5,7 +5,8 @@ Goal
     higher one needs all cores.
 Heuristic
     Shards may leave as soon as the load is above a bound. They return when it has been below a lower bound for some
-    time, which doubles with each return: a load that comes and goes moves them ever more rarely.
+    time, which doubles with each return: a load that comes and goes moves them ever more rarely. While all are at home
+    they stay as long as the load is not above the bound, whatever it was before.
 Not done
     The load is that of the executor alone: whether others overload the same node is left to the control loop.
 """
@@ -67,7 +68,7 @@ class LightLoad:
         self._patience = FIRST_PATIENCE
         self._low_since: float | None = None
 
-    def look(self, load: float | None, now: float) -> None:
+    def look(self, load: float | None, now: float, away: bool = True) -> None:
         """Take note of the load.
 
         Parameters
@@ -76,10 +77,14 @@ class LightLoad:
             Busy cores that the executor requires; None, which changes nothing, while that is unknown.
         now : float
             The time in seconds.
+        away : bool
+            Whether there are shards that would have to return.
         """
         if load is None or not self.bound:
             return
-        if self.at_home:
+        if not away and load <= self.bound:
+            self.at_home = True
+        elif self.at_home:
             if load > self.bound:
                 self.leave()
         elif load > RETURN_SHARE * self.bound:

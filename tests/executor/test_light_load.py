@@ -131,6 +131,69 @@ def test_shard_that_was_moved_by_a_command_stays_when_the_load_is_light():
     assert executor.routes.table.owner.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
 
 
+def test_shard_that_the_executor_has_moved_since_the_command_comes_home():
+    executor = make({HOME: 1, 1: 1})
+    loaded(executor, 4 * LIGHT)
+    executor.handle(events.MoveShard(0, 1), 0.0)
+    arrive(executor, 0.0)
+    for now, heavy, task in ((1.0, 0, 0), (2.0, 1, 1)):
+        # The task of a shard that has nearly all of the load gives its other shards away.
+        loads = np.full(SHARDS, 0.1)
+        loads[heavy] = 2.0
+        executor._loads = lambda now, loads=loads: loads
+        executor.handle(events.BalanceDue(), now)
+        arrive(executor, now)
+        assert executor.routes.table.owner[0] == task
+    loaded(executor, 0.01)
+    balanced(executor, 3.0, FIRST_PATIENCE)
+    assert nodes_of(executor) == {HOME: SHARDS}
+
+
+def test_shard_that_a_command_moves_while_others_return_stays():
+    executor = make({HOME: 1, 1: 2})
+    loaded(executor, 0.01)
+    balanced(executor, 0.0, FIRST_PATIENCE - 0.5)
+    executor.handle(events.BalanceDue(), FIRST_PATIENCE)
+    assert len(executor.moves) == MOVES_AT_ONCE
+    owners = executor.routes.table.owner.tolist()
+    waiting = next(shard for shard, owner in enumerate(owners) if owner and shard not in executor.moves)
+    executor.handle(events.MoveShard(waiting, 3 - owners[waiting]), FIRST_PATIENCE)
+    # This move ends before those that began earlier.
+    move = executor.moves.by_shard[waiting]
+    flushed(executor, move, FIRST_PATIENCE)
+    take_label(executor, move, FIRST_PATIENCE)
+    executor.handle(events.StateInstalled(waiting, move.target), FIRST_PATIENCE)
+    arrive(executor, FIRST_PATIENCE)
+    assert executor.routes.table.owner.tolist() == [3 - owners[s] if s == waiting else 0 for s in range(SHARDS)]
+
+
+def test_new_core_on_another_node_gets_no_shard_as_soon_as_the_load_is_light_again():
+    executor = make()
+    loaded(executor, 2 * LIGHT)
+    executor.handle(events.BalanceDue(), 0.0)
+    loaded(executor, 0.9 * LIGHT)
+    executor.handle(events.BalanceDue(), 0.5)
+    executor.handle(events.SetCores({HOME: 1, 1: 1}), 1.0)
+    balanced(executor, 1.5, 1.0)
+    assert nodes_of(executor) == {HOME: SHARDS}
+
+
+def test_loads_that_came_and_went_without_a_move_do_not_delay_a_return():
+    executor = make()
+    for cycle in range(8):
+        loaded(executor, 2 * LIGHT)
+        executor.handle(events.BalanceDue(), cycle * 20.0)
+        loaded(executor, 0.01)
+        balanced(executor, cycle * 20.0 + 0.5, 10.0)
+    loaded(executor, 2 * LIGHT)
+    executor.handle(events.SetCores({HOME: 1, 1: 1}), 200.0)
+    arrive(executor, 200.0)
+    assert nodes_of(executor) == {HOME: SHARDS // 2, 1: SHARDS // 2}
+    loaded(executor, 0.01)
+    balanced(executor, 200.5, FIRST_PATIENCE)
+    assert nodes_of(executor) == {HOME: SHARDS}
+
+
 def test_return_ends_when_the_load_becomes_higher():
     executor = make({HOME: 1, 1: 1})
     loaded(executor, 0.01)

@@ -41,6 +41,15 @@ def test_one_batch_never_raises_the_load(before, stall, later):
     assert load.cores(RATE) == pytest.approx(RATE * EACH)
 
 
+def test_batches_of_several_threads_that_one_event_held_up_end_one_period():
+    load = LastingLoad()
+    now = measured(load, 150) + 2 * PERIOD
+    # Each thread reads the clock before it adds its batch.
+    for early in range(PERIODS):
+        load.add(1, 2 * PERIOD, now - early * 1e-4)
+    assert load.cores(RATE) == pytest.approx(RATE * EACH)
+
+
 @given(st.integers(0, 60), st.lists(st.floats(0.0, 0.05), max_size=6))
 def test_batches_that_are_held_up_within_a_period_do_not_raise_the_load(before, stalls):
     load = LastingLoad()

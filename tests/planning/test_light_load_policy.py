@@ -60,6 +60,17 @@ def test_each_return_takes_twice_as_long_up_to_a_limit():
     assert waits[-1] == pytest.approx(LONGEST_PATIENCE, abs=0.5)
 
 
+def test_load_that_was_high_is_light_at_once_while_no_shard_is_away():
+    light = LightLoad(BOUND, at_home=True)
+    for second in range(20):
+        light.look(HIGH, float(second), away=False)
+        assert not light.at_home
+        light.look(BETWEEN, second + 0.5, away=False)
+        assert light.at_home
+    light.leave()
+    assert seconds_until_return(light, 20.0) == pytest.approx(FIRST_PATIENCE, abs=0.5)
+
+
 def test_unknown_load_changes_nothing():
     light = LightLoad(BOUND, at_home=False)
     light.look(LOW, 0.0)

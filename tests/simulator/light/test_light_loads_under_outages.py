@@ -18,7 +18,7 @@ LOOKS_EVERY = 40
 class Alternating(LightLoad):
     """A load that is light at every other look."""
 
-    def look(self, load, now):
+    def look(self, load, now, away=True):
         self.at_home = not self.at_home
 
 
