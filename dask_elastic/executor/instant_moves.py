@@ -198,8 +198,8 @@ class InstantMoves:
         instructions: list[Instruction] = []
         for handed in list(self._by_shard.values()):
             move = handed.move
-            if move.phase is InstantPhase.WAITING and handed.is_aside:
-                # The copy waits until what is set aside has been merged.
+            if move.phase is InstantPhase.OPENING or (move.phase is InstantPhase.WAITING and handed.is_aside):
+                # The copy waits until what is set aside has been merged, or the source has left.
                 move.smooth = False
             elif move.phase in (InstantPhase.WAITING, InstantPhase.STAYING):
                 instructions += self._act(handed, move.handle(InstantEvent.CUT_DUE), now)

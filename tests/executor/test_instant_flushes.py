@@ -318,3 +318,13 @@ def test_portion_that_is_being_set_aside_is_not_lost_as_the_target_drains(execut
     executor.handle(events.StateSetAside(far), 0.0)
     assert far not in executor.moves
     assert executor.store.extract([far]).num_rows == KEYS
+
+
+def test_source_leaves_when_a_cut_becomes_due_before_its_target_is_open(executor):
+    begin(executor)
+    [move] = executor.moves.instant.moves
+    move.smooth = True
+    executor.handle(events.BarriersAligned(1), 0.0)
+    # No record would close its windows before the cut.
+    arrive(executor)
+    assert [one.task for one in merge_one(executor) if isinstance(one, do.RequestFlush)] == [FAR]

@@ -89,10 +89,11 @@ FOUND = (
         cuts=True,
     ),
     SmoothScenario(seed=18, outages=0.25),
+    SmoothScenario(seed=1005, outages=0.0, cuts=True),
 )
 """Scenarios that have failed: later rows overtook records that had waited for the source; what had waited for a source
 that was lost came before what it had taken; a shard whose source and target were lost had a second move; a source
-stayed although a checkpoint had become due while its state was set aside."""
+stayed although a checkpoint had become due while its state was set aside, or while its target was opened."""
 
 
 @dataclass(frozen=True)
