@@ -124,7 +124,9 @@ class ExecutorParts:
     def _looked(self, now: float) -> np.ndarray:
         """Return the work of each shard, in seconds, and let the cores take note whether the load is light."""
         loads = self._loads(now)
-        self.cores.look(self._lasting_load(), now)
+        if not self._final_flush_requested:
+            # Nothing arrives any more: where its shards are does not matter.
+            self.cores.look(self._lasting_load(), now)
         return loads
 
     def _lasting_load(self) -> float | None:

@@ -194,6 +194,16 @@ def test_loads_that_came_and_went_without_a_move_do_not_delay_a_return():
     assert nodes_of(executor) == {HOME: SHARDS}
 
 
+def test_shards_of_an_executor_that_has_finished_do_not_return():
+    executor = make({HOME: 1, 1: 1})
+    loaded(executor, 0.0)
+    [flush] = executor.handle(events.InputEnded(SOURCE), 0.0)
+    executor.take_back(m.Flush(flush.task, -1, None, flush.token), 0.0)
+    assert executor.finished
+    balanced(executor, 1.0, 2 * FIRST_PATIENCE)
+    assert executor.moves.finished == 0
+
+
 def test_return_ends_when_the_load_becomes_higher():
     executor = make({HOME: 1, 1: 1})
     loaded(executor, 0.01)
