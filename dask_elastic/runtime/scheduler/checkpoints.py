@@ -205,11 +205,14 @@ class Checkpoints:
             yield
             return
         exclusive = record.checkpoints.exclusive
-        await unless_over(record, exclusive.acquire(), gone)
+        acquiring = asyncio.ensure_future(exclusive.acquire())
         try:
+            await unless_over(record, acquiring, gone)
             yield
         finally:
-            exclusive.release()
+            # What waits here may have been cancelled when the lock was acquired already.
+            if acquiring.done() and not acquiring.cancelled():
+                exclusive.release()
 
     async def _take(self, record: JobRecord, state: JobCheckpoints, generation: int) -> None:
         number = state.next_number()

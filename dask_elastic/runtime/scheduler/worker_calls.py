@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, message_of, read_answer
@@ -178,15 +178,15 @@ class WorkerCalls:
                 logger.warning("job %r: %s: %s", record.name, call.operation, result)
 
 
-async def unless_over(record: JobRecord, call: Coroutine[Any, Any, T], gone: Callable[[JobRecord], ElasticError]) -> T:
+async def unless_over(record: JobRecord, call: Awaitable[T], gone: Callable[[JobRecord], ElasticError]) -> T:
     """Return the answer of a call, or what else is waited for.
 
     Parameters
     ----------
     record : JobRecord
         The job.
-    call : coroutine
-        The call.
+    call : awaitable
+        The call; it is cancelled if the wait ends before.
     gone : callable
         Makes the error if the generation ends.
 

@@ -242,3 +242,53 @@ def test_loss_after_the_move_is_that_of_the_new_home(job):
         assert record.status is Status.FAILED
 
     job(test)
+
+
+# waits for a checkpoint
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("ticks", range(6))
+def test_wait_for_a_checkpoint_that_is_cancelled_at_any_moment_holds_none_up(job, fake, tmp_path, held, ticks):
+    async def test(coordinator, scheduler, record):
+        exclusive = record.checkpoints.exclusive
+        if held:
+            await exclusive.acquire()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        if held:
+            await fake.settle()
+            exclusive.release()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        moving.cancel()
+        await asyncio.wait([moving])
+        await fake.settle()
+        assert not exclusive.locked()
+        assert record.homes.moving is None
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "error", "match"),
+    [(False, MoveRefused, "there is no worker 'b'"), (True, NodeLost, "worker b was lost before")],
+)
+def test_no_state_is_copied_to_a_worker_that_was_lost_during_a_checkpoint(job, fake, tmp_path, replaced, error, match):
+    async def test(coordinator, scheduler, record):
+        await record.checkpoints.exclusive.acquire()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await fake.settle()
+        lost = scheduler.workers.pop("b")
+        coordinator.node_lost("b")
+        await fake.settle()
+        if replaced:
+            scheduler.add("c")
+            await coordinator.membership.join_new()
+            assert record.nodes == ["a", "c"]
+            scheduler.workers["b"] = lost
+        record.checkpoints.exclusive.release()
+        with pytest.raises(error, match=match):
+            await moving
+        assert scheduler.asked(CopyHome) == []
+
+    job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)

@@ -127,7 +127,7 @@ class HomeMoves:
         try:
             # What changes during a checkpoint that must end first would have to be sent while rows wait.
             async with self._between(record, moving):
-                _check(record)
+                self._check_target(record, moving, address)
             await self._copy(record, moving, generation)
             change = replace(await self._exclusively(record, moving, generation, address), forecast=forecast)
         except Exception:  # whatever it is, neither home keeps what was begun there
@@ -152,6 +152,14 @@ class HomeMoves:
             raise MoveRefused(
                 f"worker {address} is {status}: it becomes no home. Wait until it runs, or choose another."
             )
+
+    def _check_target(self, record: JobRecord, moving: MovingHome, address: str) -> None:
+        """Raise if a home does not move any more, or its new worker has become none, since the move was begun."""
+        _check(record)
+        # Its place in the job may be that of another worker by now.
+        self._check_worker(record, address)
+        if record.nodes[moving.target] != address:
+            raise NodeLost(f"worker {address} was lost before {moving.executor} moved there: it stays where it is")
 
     async def _copy(self, record: JobRecord, moving: MovingHome, generation: int) -> None:
         """Have the old home copy the state to the new one; an error leaves the executor where it is."""
@@ -189,11 +197,7 @@ class HomeMoves:
         async with self._between(record, moving), plan, cores:
             if not record.runs(generation):
                 raise _gone(record)
-            _check(record)
-            # Its place in the job may be that of another worker by now.
-            self._check_worker(record, address)
-            if record.nodes[moving.target] != address:
-                raise NodeLost(f"worker {address} was lost before {moving.executor} moved there: it stays where it is")
+            self._check_target(record, moving, address)
             return await self._move(record, moving, generation)
 
     async def _move(self, record: JobRecord, moving: MovingHome, generation: int) -> HomeChange:
