@@ -55,7 +55,7 @@ def test_worker_that_is_slow_to_answer_joins_when_it_does_while_others_go_on(on,
     on({"a": 2}, test)
 
 
-@pytest.mark.parametrize("happens", ["hangs", "job stops", "leaves"])
+@pytest.mark.parametrize("happens", ["hangs", "job stops", "leaves", "is to leave"])
 def test_worker_that_does_not_answer_until_it_is_too_late_does_not_join(on, fake, monkeypatch, happens):
     monkeypatch.setattr(membership, "PING_SECONDS", 0.05)
 
@@ -71,6 +71,8 @@ def test_worker_that_does_not_answer_until_it_is_too_late_does_not_join(on, fake
         elif happens == "leaves":
             del scheduler.workers["slow"]
             coordinator.node_lost("slow")
+        elif happens == "is to leave":
+            coordinator.workers.retiring.add("slow")
         else:
             while "slow" not in coordinator.membership._waits:
                 await asyncio.sleep(0.01)
@@ -78,6 +80,7 @@ def test_worker_that_does_not_answer_until_it_is_too_late_does_not_join(on, fake
         await fake.settle()
         assert record.nodes == ["a"]
         assert coordinator.membership._asked == set()
+        assert [*coordinator.membership._waits] == (["slow"] if happens == "hangs" else [])
         if happens == "hangs":
             coordinator.membership._waits["slow"] = (1.0, 0.0)
             await coordinator.membership.join_new()

@@ -97,7 +97,8 @@ class Membership:
         self, record: JobRecord, address: str, asking: asyncio.Task[ElasticError | Relayed | None]
     ) -> None:
         try:
-            if await asking is None and record in self._growing():
+            # It may have been paused, or asked to leave, meanwhile.
+            if await asking is None and record in self._growing() and address in self.workers.usable():
                 await self._join(record, [address])
         finally:
             self._asked.discard((record, address))
@@ -215,7 +216,8 @@ class Membership:
     def _put_off(self, record: JobRecord, addresses: list[str], error: E) -> E:
         cause = cause_of(error)
         logger.warning("job %r: %s could not join: %s", record.name, ", ".join(addresses), cause)
-        for address in addresses:
+        # What comes to the address of a worker that has left is another worker.
+        for address in filter(self.workers.__contains__, addresses):
             wait, _ = self._waits.get(address, (FIRST_WAIT / 2, 0.0))
             wait = min(2 * wait, LONGEST_WAIT)
             self._waits[address] = wait, time.monotonic() + wait
