@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from dask_elastic.runtime.protocol.calls import Version
-from dask_elastic.runtime.protocol.job_calls import Stop
+from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Stop
 from dask_elastic.runtime.protocol.part_calls import Prepare
 from dask_elastic.runtime.scheduler import membership
+from dask_elastic.vocab.errors import JobEnded
 
 
 async def submit(coordinator, fake):
@@ -85,5 +86,22 @@ def test_worker_that_does_not_answer_until_it_is_too_late_does_not_join(on, fake
             coordinator.membership._waits["slow"] = (1.0, 0.0)
             await coordinator.membership.join_new()
             assert record.nodes == ["a", "slow"]
+
+    on({"a": 2}, test)
+
+
+def test_worker_that_answers_when_the_job_has_ended_does_not_prepare_for_a_move(on, fake):
+    async def test(coordinator, scheduler):
+        await submit(coordinator, fake)
+        scheduler.add("slow")
+        answer = scheduler.held["slow", Version] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MoveExecutor("job", "op0", 0, "slow")))
+        await fake.settle()
+        await coordinator.stop(Stop("job"))
+        answer.set()
+        with pytest.raises(JobEnded, match="its executors do not move any more"):
+            await moving
+        assert "slow" not in [address for address, _ in scheduler.asked(Prepare)]
+        assert coordinator.membership._waits == {}
 
     on({"a": 2}, test)

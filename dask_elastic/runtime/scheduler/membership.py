@@ -131,11 +131,13 @@ class Membership:
 
     async def join(self, record: JobRecord, address: str) -> ElasticError | Relayed | None:
         """Make a worker a node of a job, unless it is one, when it answers; returns why it could not join."""
-        if record not in self._growing():
-            return PlanningError(f"job {record.name!r} takes no workers at present")
-        if (error := await self._ask(record, address)) is not None:
-            return error
-        return await self._join(record, [address])
+        if record in self._growing():
+            if (error := await self._ask(record, address)) is not None:
+                return error
+            # It may have ended while the worker was slow to answer.
+            if record in self._growing():
+                return await self._join(record, [address])
+        return PlanningError(f"job {record.name!r} takes no workers at present")
 
     def _may_try(self, address: str) -> bool:
         return address not in self._waits or time.monotonic() >= self._waits[address][1]
