@@ -25,6 +25,9 @@ MOVE_SECONDS = 0.005
 MOST_PAUSE = 0.5
 """Bound of the expected pause in seconds: in an overload pauses are long, and moves are needed most."""
 
+MOST_WAITING = 2.0
+"""Seconds of work that a pause lets wait, at most: what a task does in a planning period. The rest waits anyway."""
+
 
 class MoveSpeeds(NamedTuple):
     """What earlier moves have shown.
@@ -88,6 +91,6 @@ def work_of_moves(strategy: str, work: Floats, work_beside: Floats, state_bytes:
     else:
         pause = np.minimum(speeds.label_pause + state_bytes / speeds.bytes_per_second, MOST_PAUSE)
     merging = state_bytes / speeds.merge_bytes_per_second if strategy == INSTANT else 0.0
-    waiting = work_beside if strategy == DISRUPTIVE else work
+    waiting = np.minimum(work_beside if strategy == DISRUPTIVE else work, MOST_WAITING)
     cost: Floats = MOVE_SECONDS + pause * waiting + merging
     return cost

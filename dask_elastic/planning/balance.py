@@ -5,7 +5,8 @@ Goal
     exceeds that, it keeps its task to itself, and the goal holds among the other tasks.
 Heuristic
     One shard at a time moves from the most to the least loaded task: the shard whose move gains most, which is by how
-    much it lowers the peak of the two, less what it costs. If no move gains anything, none is made.
+    much it lowers the peak of the two, less what it costs. If that gains nothing, because it costs more to another
+    node, the least loaded task on the same node gets a shard. If no move gains anything, none is made.
 Not done
     Swaps of shards: shards are many and small, so single moves suffice.
 
@@ -83,7 +84,8 @@ def balance(
 
     While the most loaded task has more than `threshold` times the mean load, one shard goes from it to the least loaded
     task: the shard that makes the larger of the two loads plus the cost of its move smallest. Where that is not below
-    the present load of the most loaded task, no move is worth it: the task is set aside, and the other tasks are
+    the present load of the most loaded task, and costs between nodes differ, it goes to the least loaded task on the
+    same node. Where that gains nothing either, no move is worth it: the task is set aside, and the other tasks are
     balanced around their own mean.
 
     Parameters
@@ -253,7 +255,23 @@ class _Tables:
             choice = (found[0], across, found[1], source, target)
             if best is None or choice < best:
                 best = choice
+        if best is None and self.costs_by_node and self._many_nodes:
+            return self._best_within(peak)
         return None if best is None else best[2:]
+
+    def _best_within(self, peak: int) -> tuple[int, int, int] | None:
+        """Return the best move within a node, where those to the least loaded task cost more than they gain."""
+        best: tuple[int, int, int, int] | None = None
+        for source in self._positions_of(peak):
+            beside = [one for one, node in enumerate(self._nodes) if node == self._nodes[source] and one != source]
+            if not beside:
+                continue
+            target = min(beside, key=self.totals.__getitem__)
+            found = self._best_shard(source, peak, self.totals[target], across=False)
+            if found is not None:
+                choice = (*found, source, target)
+                best = choice if best is None else min(best, choice)
+        return None if best is None else best[1:]
 
     def _positions_of(self, total: int) -> list[int]:
         """Return the positions of all tasks with that load; ties are rare, so the first is sought by itself."""

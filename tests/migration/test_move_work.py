@@ -33,6 +33,19 @@ def test_long_pauses_are_bounded():
     assert cost(LABELLED, [0.4], [1e10]) == pytest.approx([MOVE_SECONDS + 0.4 * MOST_PAUSE])
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_growing_backlog_outweighs_the_pause_of_any_move(strategy):
+    """The gain is the work of one of many shards; it grows with the backlog, and the pause does not."""
+    shards = 128
+    costs, gains = [], []
+    for backlog in (2.0, 200.0):
+        work = np.full(shards, backlog / shards)
+        costs.append(cost(strategy, work, np.full(shards, 2e7), beside=np.full(shards, backlog))[0])
+        gains.append(work[0])
+    assert costs[0] > 0
+    assert costs[1] < gains[1]
+
+
 @given(seconds, st.floats(0, 1e9), speeds)
 def test_auto_costs_what_the_cheaper_strategy_does(work, state, known):
     both = [cost(one, [work], [state], known=known) for one in (LABELLED, INSTANT)]

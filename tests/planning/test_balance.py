@@ -50,12 +50,25 @@ def reference_search(load, owner, tasks, threshold, node_of_task, costs, order):
             for shard in [shard for shard, task in enumerate(owner) if task == source != target]:
                 larger = max(peak - load[shard], least + load[shard])
                 options.append((larger + costs[across][shard], across, shard, target))
+        if (not options or min(options)[0] >= peak) and costs[0] != costs[1]:
+            options = reference_options_within(load, owner, sums, peak, node_of_task, costs[0])
         if not options or min(options)[0] >= peak:
             left = [task for task in left if sums[task] < peak]
             continue
         _, _, shard, target = min(options)
         owner[shard], order[shard], moved = target, None, True
     return moved
+
+
+def reference_options_within(load, owner, sums, peak, node_of_task, cost):
+    options = []
+    for source in [task for task in sums if sums[task] == peak]:
+        beside = [(sums[task], task) for task in sums if node_of_task[task] == node_of_task[source] and task != source]
+        if beside:
+            least, target = min(beside)
+            for shard in [shard for shard, task in enumerate(owner) if task == source]:
+                options.append((max(peak - load[shard], least + load[shard]) + cost[shard], False, shard, target))
+    return options
 
 
 def relievable(load, owner, tasks):
@@ -269,6 +282,16 @@ def test_move_between_nodes_costs_what_was_given_for_it():
     assert balance(load, owner, [0, 1], 1.0, "aa", cost=1, cost_across=4) == [ShardMove(0, 0, 1)]
     assert balance(load, owner, [0, 1], 1.0, "ab", cost=1, cost_across=4) == []
     assert balance(load, owner, [0, 1], 1.0, "ab", cost=9, cost_across=1) == [ShardMove(0, 0, 1)]
+
+
+def test_task_beside_takes_shards_if_moves_to_the_least_loaded_one_cost_too_much():
+    load, owner = [4.0, 4, 4, 1], [0, 0, 0, 1]
+    assert balance(load, owner, [0, 1, 2], 1.0, "aab", cost=1, cost_across=2) == [
+        ShardMove(0, 0, 2),
+        ShardMove(1, 0, 1),
+    ]
+    assert balance(load, owner, [0, 1, 2], 1.0, "aab", cost=1, cost_across=4) == [ShardMove(0, 0, 1)]
+    assert balance(load, owner, [0, 1, 2], 1.0, "aab", cost=4, cost_across=4) == []
 
 
 def test_small_state_moves_in_place_of_large_state_of_equal_load():

@@ -24,7 +24,9 @@ from dask_elastic.executor.windows.slices_of_keys import MOST_LOOKUPS, SlicesOfK
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.key_table import distinct_keys
 from dask_elastic.state.session import Session
+from dask_elastic.state.slot_search import Found, Mask
 from dask_elastic.state.slots import Column
+from dask_elastic.state.window_fields import NO_END
 from dask_elastic.topology.aggregates.ragged import joined_columns, spans
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.gather import take_rows
@@ -56,13 +58,18 @@ class SliceWrite(NamedTuple):
         """Write the new values."""
         self._scatter(session, self.after, self.before)
 
-    def undo(self, session: Session) -> None:
-        """Write the values of before."""
-        self._scatter(session, self.before, self.after)
+    def undo(self, session: Session, end: int) -> None:
+        """Write the values of before, given the position of the slices' ends; new slices have no state again."""
+        fresh = np.asarray(self.before[end]) == NO_END
+        self._scatter(session, self.before, self.after, ~fresh)
+        located = self.found.located
+        while not session.remove(Found(located.slots, located.layout, []), fresh):
+            # Their slots have other numbers by now.
+            session.gather(located, [end])
 
-    def _scatter(self, session: Session, values: list[Column], others: list[Column]) -> None:
+    def _scatter(self, session: Session, values: list[Column], others: list[Column], where: Mask | None = None) -> None:
         changes = [None if value is other else value for value, other in zip(values, others, strict=True)]
-        session.scatter(self.found.located, changes)
+        session.scatter(self.found.located, changes, where)
 
 
 def write_slices(session: Session, writes: Sequence[SliceWrite]) -> list[pa.RecordBatch]:
@@ -129,7 +136,7 @@ class UpdatedSlices(SlicesOfKeys):
         except Exception:
             # Its rows may be processed again without those that raise.
             for one in writes:
-                one.undo(self._session)
+                one.undo(self._session, bound.own + 1)
             raise
 
     def _results(self, bound: BoundWindows, touched: _Touched, reached: int) -> list[pa.RecordBatch]:

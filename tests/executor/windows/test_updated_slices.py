@@ -175,3 +175,14 @@ def test_result_that_raises_leaves_slices_as_they_were():
     assert shared == separate
     shared, separate = (tasks.record(1000) for tasks in both)
     assert shared == separate
+
+
+def test_result_that_raises_leaves_no_state_of_new_keys():
+    tasks = Tasks(WINDOWS[0], True)
+    tasks.rows([("a", 10, 1)])
+    before = tasks.store.slots.counts(GROUPS)[1].tolist()
+    for key in range(5):
+        with pytest.raises(Exception, match="13 has no result"):
+            tasks.rows([("a", 10, 2), (f"key {key}", 12, 13)])
+    assert tasks.store.slots.counts(GROUPS)[1].tolist() == before
+    assert tasks.rows([("key 0", 12, 1)])
