@@ -200,6 +200,8 @@ class _Tables:
         self._same_costs = [len(np.unique(some)) <= 1 for some in costs]
         self.costs_by_node = not np.array_equal(*costs)
         self._place_of = places.copy()
+        # What `_cheapest` has found for each task, and for which loads: tied tasks are searched again and again.
+        self._cheapest_of: dict[int, tuple[tuple[int, int, bool], tuple[int, int] | None]] = {}
         self._aside: list[tuple[int, int, Hashable]] = []
         self._nodes = nodes
         self._many_nodes = len(set(nodes)) > 1
@@ -284,7 +286,11 @@ class _Tables:
     def _best_shard(self, source: int, peak: int, least: int, across: bool) -> tuple[int, int] | None:
         """Return the larger load after the best move plus the cost of the move, and its shard."""
         if not self._same_costs[across]:
-            return self._cheapest(source, peak, least, self._costs[across])
+            place, asked = self.places[source], (peak, least, across)
+            known = self._cheapest_of.get(place)
+            if known is None or known[0] != asked:
+                known = self._cheapest_of[place] = asked, self._cheapest(source, peak, least, self._costs[across])
+            return known[1]
         # Only the two shards around the middle matter.
         shards = self._shards_of(source)
         above = bisect_left(shards, (peak - least + 1) // 2, key=_weight)
@@ -320,6 +326,8 @@ class _Tables:
         del shards[bisect_left(shards, entry)]
         insort(self._shards_of(target), entry)
         self._place_of[shard] = self.places[target]
+        for position in (source, target):
+            self._cheapest_of.pop(self.places[position], None)
         self.totals[source] -= weight
         self.totals[target] += weight
 
