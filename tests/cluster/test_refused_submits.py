@@ -6,7 +6,7 @@ import threading
 
 import pyarrow.compute as pc
 import pytest
-from counting_jobs import RUN, counting_rows, mapped
+from counting_jobs import RUN, counting, counting_rows, mapped
 from distributed import Client
 
 import dask_elastic as de
@@ -40,18 +40,20 @@ def test_unpicklable_aggregate_error_names_its_variable(client, numbers):
         de.submit(topology, client)
 
 
-def test_module_missing_on_workers_is_named(client, numbers):
+def needs_module():
+    """Return a function that cannot be loaded on workers."""
+
     class Foreign:
         def __reduce__(self):
             return __import__, ("a_module_that_is_only_on_the_client",)
 
     foreign = Foreign()
+    return lambda batch: batch if foreign else None
 
-    def uses(batch):
-        return batch if foreign else None
 
+def test_module_missing_on_workers_is_named(client, numbers):
     with pytest.raises(errors.SubmitError, match=r"worker tcp.*a_module_that_is_only_on_the_client.*PYTHONPATH"):
-        de.submit(mapped(uses, numbers), client)
+        de.submit(mapped(needs_module(), numbers), client)
     assert de.jobs(client) == []
 
 
@@ -86,6 +88,28 @@ def test_more_cores_than_slots_are_refused(client, numbers):
     with pytest.raises(errors.SubmitError, match=r"cores=\{'counted': 99\}: .* slots, which are 6\. Give at most 6"):
         de.submit(counting_rows(numbers), client, cores={"counted": 99})
     assert de.jobs(client) == []
+
+
+def test_ended_job_keeps_state_and_rows_when_a_submit_of_its_name_is_refused(client, numbers, tmp_path):
+    job = de.submit(counting(de.sources.Arrow(numbers)), client)
+    job.wait(**RUN)
+    rows = job.collect("out").num_rows
+    (tmp_path / "file").write_text("no folder")
+    refused = {
+        "slots, which are 6": {"cores": {"counted": 99}},
+        f"cannot write {tmp_path / 'file'}": {"checkpoint": tmp_path / "file"},
+    }
+    for match, options in refused.items():
+        with pytest.raises(errors.ElasticError, match=match):
+            de.submit(counting_rows(numbers), client, **options)
+        assert job.collect("out").num_rows == rows > 0
+    with pytest.raises(errors.SubmitError, match="a_module_that_is_only_on_the_client"):
+        de.submit(mapped(needs_module(), numbers), client, name="count")
+    assert job.collect("out").num_rows == rows > 0
+    assert job.state("counted").to_pandas()["n"].sum() == 1_000
+    again = de.submit(counting(de.sources.Arrow(numbers.slice(0, 10))), client)
+    again.wait(**RUN)
+    assert again.state("counted").to_pandas()["n"].sum() == 10
 
 
 def test_address_or_cluster_in_place_of_client_is_refused_with_a_hint(cluster, numbers):

@@ -228,7 +228,7 @@ def test_cores_on_lost_worker_are_refused_by_its_name(nodes, message):
 def test_stale_call_test_covers_every_part_call():
     handlers = Handlers(SimpleNamespace()).handlers()
     kinds: set[type[Call]] = {type(call) for call in STALE_CALLS}
-    assert {kind.operation for kind in (*kinds, Version, part_calls.Prepare)} == set(handlers)
+    assert {kind.operation for kind in (*kinds, Version, part_calls.CheckCode, part_calls.Prepare)} == set(handlers)
 
 
 def test_rejoined_worker_ignores_forget_of_earlier_part():

@@ -27,6 +27,21 @@ class Prepare(Call[None]):
     components: bytes
 
 
+class CheckCode(Call[None]):
+    """Check that the code of a job can be loaded on a node.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    components : bytes
+        The pickled components.
+    """
+
+    job: str
+    components: bytes
+
+
 class PartCall(Call[A]):
     """A call about a job's part; a worker refuses calls to another generation than the one that it hosts.
 

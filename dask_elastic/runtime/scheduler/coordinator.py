@@ -174,17 +174,21 @@ class Coordinator:
         return self._description(record)
 
     async def _start(self, call: job_calls.Submit, candidates: Candidates) -> JobRecord:
-        """Start a job in place of the ended one of its name, which stays known until then: others may ask for it."""
+        """Start a job in place of the ended one of its name, which stays if the new one is refused."""
         replaced = self.jobs.get(call.name)
         if replaced is not None:
-            await self._free(replaced)
-            self._clear(call.name)
+            await self._stop(replaced)
         try:
-            return await self.starts.start(call, candidates)
+            return await self.starts.start(call, candidates, self._make_room)
         except BaseException:
-            if replaced is not None and self.jobs.get(call.name) is replaced:
+            if replaced is not None and replaced.freed and self.jobs.get(call.name) is replaced:
+                # The user has forgotten it meanwhile.
                 del self.jobs[call.name]
             raise
+
+    async def _make_room(self, replaced: JobRecord) -> None:
+        self._clear(replaced.name)
+        await self._drop_state(replaced)
 
     def _runs(self, record: JobRecord) -> None:
         """Watch a job that has started, or was restarted, and take its checkpoints."""
@@ -296,6 +300,10 @@ class Coordinator:
 
     async def _free(self, record: JobRecord) -> None:
         await self._stop(record)
+        await self._drop_state(record)
+
+    async def _drop_state(self, record: JobRecord) -> None:
+        record.freed = True
         await self.calls.tell(record, part_calls.Forget(*record.generation_id))
 
     def _clear(self, job: str) -> None:
@@ -304,7 +312,8 @@ class Coordinator:
         self.queues.forget(job)
 
     def _forget_old(self) -> None:
-        ended = [record.name for record in self.jobs.values() if not record.live]
+        starting = self.workers.growth.starting
+        ended = [record.name for record in self.jobs.values() if not record.live and record.name not in starting]
         for name in ended[: max(0, len(ended) - KEPT_JOBS)]:
             self.health.spawn(self._forget(name))
 

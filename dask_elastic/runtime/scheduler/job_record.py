@@ -125,6 +125,8 @@ class JobRecord:
         How windowed computes keep their partials, where that has been set or has changed.
     silent : frozenset of str
         Workers that were left out at the start because they did not answer.
+    freed : bool
+        Whether its workers were called to drop its state.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class JobRecord:
         self.checkpoints: JobCheckpoints | None = None
         self.submitted: Submit | None = None
         self.silent: frozenset[str] = frozenset()
+        self.freed = False
         self.changes = 0
         self.core_changes = 0
         self.joinings = 0

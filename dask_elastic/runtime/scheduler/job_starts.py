@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -19,7 +19,7 @@ from dask_elastic.control.placement.choices import SPREAD
 from dask_elastic.planning.initial import InitialPlacement, PlacementRequest, place
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.calls import Call, Version
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
@@ -138,7 +138,9 @@ class JobStarts:
         except (ElasticError, Relayed) as error:
             return f"no dask_elastic ({error})"
 
-    async def start(self, call: Submit, candidates: Candidates) -> JobRecord:
+    async def start(
+        self, call: Submit, candidates: Candidates, make_room: Callable[[JobRecord], Awaitable[None]]
+    ) -> JobRecord:
         """Place a job on workers and start it.
 
         Parameters
@@ -147,6 +149,9 @@ class JobStarts:
             The job.
         candidates : Candidates
             What `candidates` returned.
+        make_room : callable
+            Called with the ended job of its name, if there is one, to free it: once the job has its place and its
+            folder, and the workers have its code. A submit that is refused before leaves the ended job as it is.
 
         Raises
         ------
@@ -169,16 +174,24 @@ class JobStarts:
         if call.options.checkpoint is not None:
             await self._open_checkpoints(record, call.options.checkpoint)
         record.silent = frozenset(candidates.silent)
-        # The newest job is the last one.
-        self.jobs.pop(call.name, None)
+        replaced = self.jobs.get(call.name)
         self.jobs[call.name] = record
         try:
+            if replaced is not None:
+                await self._on_all(record, lambda node: part_calls.CheckCode(call.name, call.components))
+                await make_room(replaced)
+                # The newest job is the last one.
+                self.jobs.pop(call.name, None)
+                self.jobs[call.name] = record
             await self._start(record)
         except BaseException:
             await self.calls.tell(record, part_calls.Forget(*record.generation_id))
             record.change(JobEvent.ERROR)
             if self.jobs.get(call.name) is record:
-                del self.jobs[call.name]
+                if replaced is not None and not replaced.freed:
+                    self.jobs[call.name] = replaced
+                else:
+                    del self.jobs[call.name]
             raise
         if not record.live:
             # The job was ended while it started, when some nodes did not host it yet.
@@ -364,17 +377,18 @@ class JobStarts:
 
     async def _start(self, record: JobRecord) -> None:
         spec = record.spec
-        prepared = (
-            self.calls.one(address, part_calls.Prepare(replace(spec, node=node), record.components))
-            for node, address in enumerate(spec.nodes)
-        )
-        # Every worker has answered before any is called to forget the job.
-        for result in await asyncio.gather(*prepared, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+        await self._on_all(record, lambda node: part_calls.Prepare(replace(spec, node=node), record.components))
         await self.calls.all(record, part_calls.StartExecutors(*record.generation_id))
         record.change(JobEvent.STARTED)
         await self.calls.all(record, part_calls.StartSources(*record.generation_id))
+
+    async def _on_all(self, record: JobRecord, call: Callable[[int], Call[None]]) -> None:
+        """Call each worker of a job; raises the first error once all have answered."""
+        answers = (self.calls.one(address, call(node)) for node, address in enumerate(record.spec.nodes))
+        # Every worker has answered before any is called to forget the job.
+        for result in await asyncio.gather(*answers, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
 
 def _planned_homes(call: Submit, spread: InitialPlacement, free: list[int]) -> Homes:

@@ -55,6 +55,7 @@ class Handlers:
         """Return the handlers by operation."""
         return handlers_of(
             Version.handled_by(self.version),
+            part_calls.CheckCode.handled_by(self.check_code),
             part_calls.Prepare.handled_by(self.prepare),
             part_calls.Members.handled_by(self.members),
             part_calls.StartExecutors.handled_by(self.start_executors),
@@ -110,6 +111,10 @@ class Handlers:
         return __version__
 
     # a part's life
+
+    async def check_code(self, call: part_calls.CheckCode) -> None:
+        """Load the code of a job, to find out whether this is possible."""
+        await self.node.check_code(call.job, call.components)
 
     async def prepare(self, call: part_calls.Prepare) -> None:
         """Build this node's part of a job."""

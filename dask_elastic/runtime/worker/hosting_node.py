@@ -45,6 +45,10 @@ class HostingNode(Protocol):
         """The address under which the other nodes know this one."""
         ...
 
+    async def check_code(self, job: str, components: bytes) -> None:
+        """Load the components of a job; raises `SubmitError` if this is not possible."""
+        ...
+
     async def prepare(self, spec: JobSpec, components: bytes) -> None:
         """Build a job's part, and connect to the job's other nodes."""
         ...

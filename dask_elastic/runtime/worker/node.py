@@ -226,6 +226,10 @@ class NodeRuntime:
             self.report_soon()
         self._tick.set()
 
+    async def check_code(self, job: str, components: bytes) -> None:
+        """Load the components of a job; raises `SubmitError` if this is not possible."""
+        await self.in_thread(self._loaded, job, components)
+
     def _loaded(self, job: str, components: bytes) -> tuple[Component, ...]:
         """Load the components of a job, with the user's code.
 
