@@ -82,9 +82,16 @@ def test_checkpoint_is_taken_listed_and_resumed(invoke, address, cluster, client
     assert followed.stderr.endswith("Error: job 'saved' was stopped\n")
 
 
-def test_ctrl_c_leaves_the_resumed_job_running(invoke, address, client, folder, saved, monkeypatch):
+def test_resume_refuses_wrong_operators_and_ctrl_c_leaves_the_resumed_job_running(
+    invoke, address, client, folder, saved, monkeypatch
+):
     saved.checkpoint()
     saved.stop()
+    refused = invoke("resume", folder, "--cores", "typo=2", "--scheduler", address)
+    assert refused.exit_code == 1
+    last = refused.stderr.splitlines()[-1]
+    assert last == "Error: cores= names 'typo', which is no stateful operator: choose from ['per_key']"
+    assert "Traceback" not in refused.stderr
 
     def interrupt(*arguments):
         raise KeyboardInterrupt

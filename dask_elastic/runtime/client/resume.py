@@ -14,10 +14,17 @@ from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.other_placing import OtherPlacing
+from dask_elastic.control.placement.choices import check_installed
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.client.call import checked_client
 from dask_elastic.runtime.client.job import Job
-from dask_elastic.runtime.client.submission.described_job import check_sources, described
+from dask_elastic.runtime.client.submission.described_job import (
+    check_migration_names,
+    check_sources,
+    checked_cores,
+    described,
+    job_name,
+)
 from dask_elastic.runtime.client.submission.job_start import start
 from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
@@ -68,8 +75,8 @@ def resume(
     cores : mapping of str to int, optional
         As for `submit`; as before if left out.
     drop : collection of str
-        Names of stateful operators whose state is dropped, and of sources and sinks that are given up, since the
-        topology no longer has them.
+        Names of stateful operators whose state is dropped, and of sources and sinks that are given up, since
+        ``topology`` no longer has them.
     **options
         As for `submit`; as before if left out. A job that continues from a savepoint needs ``checkpoint``, a new folder
         for its own checkpoints: the savepoint is copied there and stays as it is.
@@ -87,8 +94,11 @@ def resume(
         If all of them are damaged.
     CheckpointError
         If the checkpoint cannot be read.
+    TypeError
+        If `topology` is not a Topology, or `client` is not a Client.
     SubmitError
-        If the topology does not fit the checkpoint, or for the reasons of `submit`.
+        If the topology does not fit the checkpoint, ``drop`` names what the checkpoint lacks or the topology has, or
+        for the reasons of `submit`.
 
     Examples
     --------
@@ -109,29 +119,35 @@ def resume(
     ...     again.state("per_letter").to_arrow().sort_by("letter").to_pydict()
     {'letter': ['a', 'b'], 'seen': [2, 1]}
     """
+    if topology is not None and not isinstance(topology, Topology):
+        raise TypeError(f"resume takes a Topology as topology=, not {type(topology).__name__}")
     client = checked_client(client)
     folder = CheckpointFolder(url)
     manifest = Catalog(folder).load(number)
     saved = _saved(folder, manifest)
     own = _own_folder(folder, manifest, options.pop("checkpoint", None))
     merged = job_options({**given_options(saved.options), **options, "checkpoint": own})
-    job_name = saved.name if name is None else name
+    check_installed(merged.placement)
+    own_name = job_name(name, saved.name)
     given = saved.cores if cores is None else cores
     if topology is None:
         if fuse:
             raise SubmitError(f"fuse={fuse!r} is of a topology: pass topology= as well.")
-        job = dataclasses.replace(saved, name=job_name, options=merged, cores=dict(given), version=__version__)
+        check_migration_names(merged, saved.summaries)
+        own_cores = checked_cores(saved.summaries, given, merged.paradigm)
+        job = dataclasses.replace(saved, name=own_name, options=merged, cores=own_cores, version=__version__)
     else:
         components = build_components(topology, fuse)
         check_sources(components)
         _check_states(components, manifest)
-        job = described(topology, components, job_name, merged, given)
+        job = described(topology, components, own_name, merged, given)
     summaries = tuple(_fitted(summary, manifest) for summary in job.summaries)
     if topology is not None:
         _check_placing(components, summaries, manifest)
     _check_groups(summaries, manifest, merged.paradigm)
     _check_sources(summaries, manifest)
     _check_spools(summaries, saved.summaries, manifest)
+    _check_drop(drop, summaries, saved.summaries, manifest)
     _check_dropped(summaries, manifest, drop)
     continued = dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run, savepoint=None)
     if manifest.savepoint:
@@ -318,10 +334,38 @@ def _accepts(summary: ComponentSummary) -> str:
     return "writes epochs of Spark to the folder" if summary.epochs else "writes batches that it accepts to the folder"
 
 
+def _check_drop(
+    drop: Collection[str],
+    summaries: tuple[ComponentSummary, ...],
+    former: tuple[ComponentSummary, ...],
+    manifest: Manifest,
+) -> None:
+    """Refuse names of nothing that could be dropped: of what the job never had, and of what goes on."""
+    if isinstance(drop, str) or not isinstance(drop, Collection):
+        raise SubmitError(f"drop={drop!r}: give the names of operators, sources and sinks, as drop=['per_key']")
+    before, now = _kinds(former), _kinds(summaries)
+    before |= {state.name: "compute" for state in manifest.states}
+    for name in drop:
+        if name not in before:
+            raise SubmitError(
+                f"drop= names {name!r}, which checkpoint {manifest.number} lacks: choose from {sorted(before)}"
+            )
+        if now.get(name) == before[name]:
+            raise SubmitError(
+                f"drop= names {name!r}, with which the job continues: leave it out, or pass a topology= that lacks it, "
+                "or has it under another name"
+            )
+
+
+def _kinds(summaries: tuple[ComponentSummary, ...]) -> dict[str, str]:
+    """Return the kinds of sources, stateful operators and sinks by their names."""
+    kinds = {summary.name: summary.kind for summary in summaries}
+    return kinds | {compute.name: "compute" for summary in summaries for compute in summary.computes}
+
+
 def _check_dropped(summaries: tuple[ComponentSummary, ...], manifest: Manifest, drop: Collection[str]) -> None:
     """Refuse to lose state, positions of sources, or what sinks have prepared, unless the user names it."""
-    kinds = {summary.name: summary.kind for summary in summaries}
-    kinds |= {compute.name: "compute" for summary in summaries for compute in summary.computes}
+    kinds = _kinds(summaries)
     held = {
         "compute": [state.name for state in manifest.states],
         "source": list(manifest.positions),

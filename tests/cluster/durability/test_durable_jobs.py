@@ -234,6 +234,38 @@ def test_checkpoint_with_other_sources_is_refused(client, wait_until, tmp_path):
         de.resume(folder, client, topology=other)
 
 
+WRONG = {
+    r"cores= names 'typo', .*choose from \['followed'\]": {"cores": {"typo": 2}},
+    r"cores=\{'followed': 'x'\}: an executor has at least one core": {"cores": {"followed": "x"}},
+    r"cores=2: give the cores of single operators": {"cores": 2},
+    r"migration names 'typo'": {"migration": {"typo": "smooth"}},
+    r"drop= names 'typo', which checkpoint 1 lacks: choose from \['followed', 'out', 'rows'\]": {"drop": ["typo"]},
+    r"drop= names 'followed', with which the job continues": {"drop": ["followed"]},
+    r"drop='followed': give the names": {"drop": "followed"},
+    r"job: the name is 5": {"name": 5},
+    r"job: the name is empty": {"name": ""},
+}
+
+
+def test_resume_with_wrong_options_is_refused_and_changes_nothing(client, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "checkpoints"
+    topology = followed(out, gate=tmp_path / "gate")
+    job = de.submit(topology, client, checkpoint=folder, checkpoint_interval="1h")
+    job.checkpoint()
+    job.stop()
+    before = counted(job)
+    for match, options in WRONG.items():
+        with pytest.raises(errors.SubmitError, match=match):
+            de.resume(folder, client, **options)
+        if "migration" not in options:
+            with pytest.raises(errors.SubmitError, match=match):
+                de.resume(folder, client, topology=topology, **options)
+    with pytest.raises(TypeError, match="resume takes a Topology as topology=, not int"):
+        de.resume(folder, client, topology=5)
+    assert [job.name for job in de.jobs(client)] == [job.name]
+    assert (job.status, counted(job)) == ("stopped", before)
+
+
 def test_suspended_home_that_wakes_after_restart_changes_neither_state_nor_files(
     small_cluster, wait_until, monkeypatch, tmp_path
 ):

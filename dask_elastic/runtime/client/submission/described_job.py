@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import CellType
 from typing import Any
 
@@ -37,7 +37,7 @@ def checked_job(
     check_installed(checked.placement)
     components = build_components(topology, fuse)
     check_sources(components)
-    return described(topology, components, job_name(name, topology), checked, cores or {})
+    return described(topology, components, job_name(name, topology.name), checked, {} if cores is None else cores)
 
 
 def check_sources(components: Iterable[Component]) -> None:
@@ -68,26 +68,32 @@ def described(
         from dask_elastic.topology.restartable import check_restartable
 
         check_restartable(name, [component.operator for component in components])
-    _check_migration(options, components)
     inputs = known_inputs(topology)
+    durable = options.checkpoint is not None
+    summaries = tuple(_summary(topology, component, inputs, durable) for component in components)
+    check_migration_names(options, summaries)
+    _check_migration(options, components)
     return Submit(
         name=name,
         version=__version__,
-        summaries=tuple(
-            _summary(topology, component, inputs, options.checkpoint is not None) for component in components
-        ),
+        summaries=summaries,
         options=options,
-        cores=_checked_cores(components, cores, options.paradigm),
+        cores=checked_cores(summaries, cores, options.paradigm),
         components=pickle_components(components),
     )
+
+
+def check_migration_names(options: JobOptions, summaries: Iterable[ComponentSummary]) -> None:
+    """Check that strategies are given for computes that have tasks of their own; raises `SubmitError`."""
+    with_tasks = [summary for summary in summaries if summary.kind == "compute"]
+    fused = [compute.name for summary in with_tasks for compute in summary.fused]
+    check_names(options.migration_of, [summary.name for summary in with_tasks], fused)
 
 
 def _check_migration(options: JobOptions, components: tuple[Component, ...]) -> None:
     if options.paradigm == RESOURCE:
         _check_group_placement(options.placement)
     with_tasks = [component for component in components if isinstance(component.operator, Compute)]
-    fused = [operator.name for component in with_tasks for operator in component.fused]
-    check_names(options.migration_of, [component.operator.name for component in with_tasks], fused)
     for component in with_tasks:
         operator = component.operator
         assert isinstance(operator, Compute)
@@ -115,10 +121,10 @@ def _check_groups(operator: Compute) -> None:
         )
 
 
-def job_name(name: str | None, topology: Topology) -> str:
+def job_name(name: str | None, default: str) -> str:
     """Return the name of a job; raises `SubmitError` if it is no valid name."""
     try:
-        return topology.name if name is None else check_name(name, "job")
+        return default if name is None else check_name(name, "job")
     except TopologyError as error:
         raise SubmitError(str(error)) from error
 
@@ -182,13 +188,20 @@ def _reading(operator: Compute) -> bytes:
     return pickle.dumps(reading_of(operator))
 
 
-def _checked_cores(components: tuple[Component, ...], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
+def checked_cores(summaries: Collection[ComponentSummary], cores: Mapping[str, int], paradigm: str) -> dict[str, int]:
+    """Return the cores of single operators as the user has set them.
+
+    Raises
+    ------
+    SubmitError
+        If they are no numbers of cores by stateful operator, or executors have one core each.
+    """
     if not isinstance(cores, Mapping):
         raise SubmitError(f"cores={cores!r}: give the cores of single operators, as cores={{'per_key': 2}}")
     if cores and paradigm != ELASTIC:
         raise SubmitError(f"cores={dict(cores)!r} with paradigm={paradigm!r}: its executors have one core each")
-    stateful = [c.name for c in components if c.kind == "compute"]
-    fused = {operator.name: component.name for component in components for operator in component.fused}
+    stateful = [summary.name for summary in summaries if summary.kind == "compute"]
+    fused = {compute.name: summary.name for summary in summaries for compute in summary.fused}
     for operator, count in cores.items():
         if operator in fused:
             raise SubmitError(f"cores= names {operator!r}, which runs in the tasks of {fused[operator]!r}: name this")
