@@ -1,8 +1,8 @@
-"""The progress of one checkpoint: whose acknowledgement is missing."""
+"""The progress of one checkpoint: whose acknowledgement is missing; and which ends of a job await none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from dask_elastic.vocab.identity import ExecutorId
@@ -62,3 +62,31 @@ class CheckpointProgress(Generic[P]):
             return False
         self.parts[instance] = part
         return len(self.parts) == len(self._instances)
+
+
+def unsaved_ends(inputs: Mapping[str, Collection[str]], sinks: Collection[str]) -> frozenset[str]:
+    """Return the components that may end before a checkpoint contains their last row.
+
+    A sink ends once it has committed its last rows with a checkpoint, which contains all that is upstream of it. The
+    others end with their last row.
+
+    Parameters
+    ----------
+    inputs : mapping of str to collection of str
+        The components upstream of each component.
+    sinks : collection of str
+        The components that are sinks.
+
+    Returns
+    -------
+    frozenset of str
+        The components without consumers that are no sinks.
+
+    Examples
+    --------
+    >>> inputs = {"flights": (), "per_plane": ("flights",), "out": ("flights",)}
+    >>> unsaved_ends(inputs, sinks={"out"})
+    frozenset({'per_plane'})
+    """
+    consumed = {name for upstream in inputs.values() for name in upstream}
+    return frozenset(inputs.keys() - consumed - set(sinks))

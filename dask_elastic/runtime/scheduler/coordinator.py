@@ -98,6 +98,7 @@ class Coordinator:
             self.controller.look_soon,
             self.restarts,
             self.ends,
+            self.checkpoints,
             functools.partial(scheduler.log_event, TOPIC),
         )
         self.homes = HomeMoves(self.cores, self.membership, self.checkpoints, self.health.move_failed, self._home_moved)

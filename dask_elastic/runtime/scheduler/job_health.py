@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+from dask_elastic.control.checkpoint_progress import unsaved_ends
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
 from dask_elastic.runtime.protocol.reports import Report, StalledCall, Suspects, report_seconds
+from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
@@ -20,7 +22,7 @@ from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.errors import ElasticError, NodeLost, PoisonBatch, SchemaMismatch
+from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded, NodeLost, PoisonBatch, SchemaMismatch
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -52,6 +54,8 @@ class JobHealth:
         Restarts jobs with checkpoints.
     ends : PartEnds
         Ends the parts of jobs.
+    checkpoints : Checkpoints
+        Takes the last checkpoints of jobs.
     log_event : callable
         Takes the events of jobs.
     """
@@ -64,6 +68,7 @@ class JobHealth:
         load_jumped: Callable[[], None],
         restarts: Restarts,
         ends: PartEnds,
+        checkpoints: Checkpoints,
         log_event: Callable[[dict[str, Any]], Any],
     ):
         self.jobs = jobs
@@ -72,6 +77,7 @@ class JobHealth:
         self.load_jumped = load_jumped
         self.restarts = restarts
         self.ends = ends
+        self.checkpoints = checkpoints
         self.log_event = log_event
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -155,7 +161,10 @@ class JobHealth:
             self.spawn(self._finish(record))
 
     async def _finish(self, record: JobRecord) -> None:
-        """Get the last reports and end the parts: a node with remote tasks only reported before these had ended."""
+        """Get the last reports, save the state and end the parts.
+
+        A node with remote tasks only reported before these had ended.
+        """
         generation = record.spec.generation
         try:
             reports = await self.calls.by_node(record, part_calls.Report(*record.generation_id))
@@ -172,11 +181,34 @@ class JobHealth:
             # A report was stale: an executor has begun there since.
             record.finishing = False
             return
-        if not self._agree(record):
+        if not self._agree(record) or not await self._save_end(record):
             return
         record.change(JobEvent.COMPLETED)
         # Threads end; state and measures stay readable.
         await self._end(record)
+
+    async def _save_end(self, record: JobRecord) -> bool:
+        """Take a checkpoint behind the last row of a job, unless its sinks have waited for one.
+
+        One that is given up was logged; the next one follows, as when a sink waits for its last commit.
+
+        Returns
+        -------
+        bool
+            Whether the job can finish. If not, it was stopped, has failed or was restarted meanwhile.
+        """
+        generation, summaries = record.spec.generation, record.spec.summaries
+        sinks = {summary.name for summary in summaries if summary.kind == "sink"}
+        saved = record.checkpoints is None or not unsaved_ends({one.name: one.inputs for one in summaries}, sinks)
+        while not saved and record.live and record.runs(generation):
+            try:
+                await self.checkpoints.take(record)
+                saved = True
+            except CheckpointError:
+                continue
+            except JobEnded:
+                break
+        return saved and record.live and record.runs(generation)
 
     async def _end(self, record: JobRecord) -> None:
         await self.ends.end(record)

@@ -222,6 +222,7 @@ class SimulatedCoordinator:
         progress: CheckpointProgress[object] = CheckpointProgress(number, part.instances, 0.0)
         self._progress, self._settled, self._complete = progress, False, False
         assert part.world is not None, "the generation has started"
+        contains_end = part.world.finished
         commands = CheckpointCommands(part.world, self._give_up)
         commands.tell_begun(number)
         expired = False
@@ -244,6 +245,7 @@ class SimulatedCoordinator:
             self.job.happened["given up"] += 1
             commands.tell_given_up(number)
             return
+        part.saved |= contains_end
         self.job.told(generation, number)
         commands.tell_complete(number)
         self.job.watch("told", "after")

@@ -177,7 +177,7 @@ class DurableJob:
         self.happened[f"{crash.moment} {crash.request}"] += 1
         self.control.record("{}", crash)
         if crash.kind == "home":
-            if part is not None and part.world is not None and not part.world.finished:
+            if part is not None and part.world is not None and not part.finished:
                 nodes = self._survivors(part.world, crash.survive)
                 coordinator.lose_home(nodes)
         elif crash.kind == "scheduler":
@@ -243,7 +243,7 @@ class DurableJob:
             self._step()
             self.steps += 1
         worlds = [part.world for part in self.generations if part.world is not None]
-        finished = [world for world in worlds if world.finished]
+        finished = [part.world for part in self.generations if part.world is not None and part.finished]
         if not finished:
             waiting = ", ".join(sorted(self.control.waiting()))
             raise ProtocolError(f"the job has not ended after {self.steps} steps; these wait: {waiting}")
@@ -259,7 +259,7 @@ class DurableJob:
     @property
     def _is_finished(self) -> bool:
         # One that another scheduler has superseded can only finish if it has committed everything.
-        return self.steps % 8 == 0 and any(part.world is not None and not part.world.open for part in self.generations)
+        return self.steps % 8 == 0 and any(part.finished for part in self.generations)
 
     def _step(self) -> bool:
         if (crash := self._crashes.pop(("", "before", self.steps), None)) is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.control.checkpoint_progress import unsaved_ends
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.simulator.checkpoints import ExecutorCut, SourceStanding
@@ -18,6 +19,7 @@ from dask_elastic.simulator.durability.transactional_sink import GenerationStart
 from dask_elastic.simulator.fiber import FiberSteps
 from dask_elastic.simulator.instances import Durability, JobInstances
 from dask_elastic.state.store import KeyedStore
+from dask_elastic.topology.operators import SinkOperator
 from dask_elastic.topology.transactions import recovered_writers
 from dask_elastic.vocab.errors import CheckpointError
 from dask_elastic.vocab.identity import ExecutorId
@@ -71,6 +73,8 @@ class SimulatedGeneration(Durability):
         Where it runs, once that is built.
     instances : list of ExecutorId
         All sources, executors and sinks.
+    saved : bool
+        Whether a checkpoint that began when all instances had ended is complete.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class SimulatedGeneration(Durability):
         self.storage = storage
         self.start = start
         self.instances: list[ExecutorId] = []
+        self.saved = False
         self._prepared = prepared
         self.world: World | None = None
 
@@ -92,6 +97,15 @@ class SimulatedGeneration(Durability):
     def is_moving(self) -> bool:
         """Whether a home is moving, or key groups are, so that no checkpoint begins."""
         return self.world is not None and self.world.is_bound
+
+    @property
+    def finished(self) -> bool:
+        """Whether all instances have ended, and a checkpoint contains their last rows."""
+        if self.world is None or not self.world.finished:
+            return False
+        components = self.world.components
+        sinks = {name for name, component in components.items() if isinstance(component.operator, SinkOperator)}
+        return self.saved or not unsaved_ends({name: one.inputs for name, one in components.items()}, sinks)
 
     def sink(self, world: JobInstances, identity: ExecutorId, inputs: Inputs) -> TransactionalSink:
         """Return a new instance of a sink, with what writers had prepared that are its own to commit."""

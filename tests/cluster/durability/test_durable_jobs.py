@@ -28,7 +28,7 @@ from dask_elastic.vocab import errors
 from dask_elastic_plugins import install
 
 sys.path.insert(0, str(Path(__file__).parent))
-from followed_jobs import ROWS, assert_each_row_once, counted, expected, followed, newest, written
+from followed_jobs import ROWS, Gated, assert_each_row_once, counted, expected, followed, newest, written
 
 sys.path.pop(0)
 
@@ -204,6 +204,32 @@ def test_sinks_that_end_early_hold_up_neither_checkpoints_nor_the_end(client, wa
     assert job.checkpoints()["error"].isna().all()
     assert job.state("per_short").to_pandas()["n"].sum() == 2_000
     assert ds.dataset(tmp_path / "long", format="parquet").count_rows() > 0
+
+
+@pytest.mark.parametrize("drained", [False, True], ids=["end of input", "drain"])
+def test_last_checkpoint_has_all_rows_of_operators_without_sinks(client, wait_until, tmp_path, drained):
+    """The sink of the short input commits long before the other input ends."""
+    folder, gate = tmp_path / "checkpoints", tmp_path / "gate"
+    topology = de.Topology("sinkless")
+    short = topology.source("short", de.sources.Arrow(ROWS.slice(0, 500))).key_by("k")
+    short.compute({"n": de.aggregate.Count()}, name="shown").sink(de.sinks.Parquet(tmp_path / "out"), name="out")
+    rows = topology.source("long", Gated(ROWS, gate, batch_rows=700)).key_by("k")
+    rows.compute({"n": de.aggregate.Count()}, name="kept", executors=2)
+    job = de.submit(topology, client, checkpoint=folder, checkpoint_interval="100s")
+    wait_until(lambda: newest(job) >= 1, "the short input is committed")
+    if drained:
+        job.drain(100)
+    else:
+        gate.touch()
+        job.wait(**RUN)
+    counted = job.state("kept").to_pandas()["n"].sum()
+    assert drained or counted == ROWS.num_rows
+    assert job.status == "finished"
+    assert sum(de.read_state(folder, "kept")["n"].to_pylist()) == counted
+    gate.touch()
+    again = de.resume(folder, client)
+    again.wait(**RUN)
+    assert again.state("kept").to_pandas()["n"].sum() == ROWS.num_rows
 
 
 def test_job_that_is_drained_continues_where_its_sources_stopped(client, wait_until, tmp_path):
