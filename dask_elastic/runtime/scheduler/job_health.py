@@ -27,6 +27,9 @@ from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
+RETRY_SECONDS = 1.0
+"""Seconds until another last checkpoint of a job follows one that was given up."""
+
 SILENT_SECONDS = 2.0
 SILENT_REPORTS = 3
 """A node that has not reported for so many seconds and report intervals is lost, if another node cannot reach it."""
@@ -205,7 +208,7 @@ class JobHealth:
                 await self.checkpoints.take(record)
                 saved = True
             except CheckpointError:
-                continue
+                await asyncio.sleep(RETRY_SECONDS)
             except JobEnded:
                 break
         return saved and record.live and record.runs(generation)
