@@ -22,7 +22,7 @@ async def submit(coordinator, fake):
 
 @pytest.mark.parametrize(("operation", "wait"), [(Version, "PING_SECONDS"), (Prepare, "ANSWER_SECONDS")])
 def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, operation, wait):
-    monkeypatch.setattr(membership, wait, 0.05)
+    monkeypatch.setattr(membership, wait, 0.3)
 
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
@@ -37,7 +37,7 @@ def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, ope
 
 
 def test_worker_that_is_slow_to_answer_joins_when_it_does_while_others_go_on(on, fake, monkeypatch):
-    monkeypatch.setattr(membership, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(membership, "PING_SECONDS", 0.3)
 
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
@@ -58,14 +58,14 @@ def test_worker_that_is_slow_to_answer_joins_when_it_does_while_others_go_on(on,
 
 @pytest.mark.parametrize("happens", ["hangs", "job stops", "leaves", "is to leave"])
 def test_worker_that_does_not_answer_until_it_is_too_late_does_not_join(on, fake, monkeypatch, happens):
-    monkeypatch.setattr(membership, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(membership, "PING_SECONDS", 0.3)
 
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
         scheduler.add("slow")
         answer = scheduler.held["slow", Version] = asyncio.Event()
         if happens == "hangs":
-            coordinator.calls.timeout = 0.2
+            coordinator.calls.timeout = 0.6
         await coordinator.membership.join_new()
         if happens == "job stops":
             await coordinator.stop(Stop("job"))
