@@ -65,6 +65,8 @@ class CheckpointFolder:
                 f"checkpoint folder {self.url}: {type(error).__name__}: {error}. Use a local path, or a URL of a file "
                 "system that fsspec supports, and install its library on the client, the scheduler and all workers."
             ) from error
+        self._full_url: str = filesystem.unstrip_protocol(root)
+        self._root: str = root
         self._files: Files = (
             LocalFiles(root) if isinstance(filesystem, LocalFileSystem) else RemoteFiles(filesystem, root)
         )
@@ -74,6 +76,21 @@ class CheckpointFolder:
 
     def __repr__(self) -> str:
         return f"CheckpointFolder({self.url!r})"
+
+    def place(self) -> str:
+        """Return the same for all spellings of one folder; it follows symbolic links, and may block.
+
+        Returns
+        -------
+        str
+            A path, or a URL.
+
+        Examples
+        --------
+        >>> CheckpointFolder("/tmp/delays/").place() == CheckpointFolder("file:///tmp/planes/../delays").place()
+        True
+        """
+        return os.path.realpath(self._root) if isinstance(self._files, LocalFiles) else self._full_url
 
     def where(self, path: str) -> str:
         """Return the full path of a file, for messages."""

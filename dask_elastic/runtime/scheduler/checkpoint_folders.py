@@ -35,6 +35,11 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
+def place_of(url: str) -> str:
+    """Return the same for all spellings of one folder; raises `CheckpointError` if no library supports its URL."""
+    return CheckpointFolder(url).place()
+
+
 class OpenedFolder(NamedTuple):
     """A folder for the checkpoints of a job that starts.
 

@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, h
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, place_of
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.cluster.cluster_needs import ClusterNeeds
 from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
@@ -79,6 +80,8 @@ class Coordinator:
         self.scheduler = scheduler
         self.jobs = JobTable()
         self.workers = Workers(scheduler)
+        # Of jobs that run, start or have ended, by name.
+        self._folders: dict[str, str] = {}
         self._misconfigured: SubmitError | None = None
         control = self._configured(control_options, ControlOptions)
         worker = self._configured(worker_options, WorkerOptions)
@@ -157,22 +160,43 @@ class Coordinator:
         Raises
         ------
         SubmitError
-            If a job of the name runs, or the job cannot start.
+            If a job of the name or with the folder runs, or the job cannot start.
         """
         if self._misconfigured is not None:
             raise self._misconfigured
         name = call.name
-        if name in self.workers.growth.starting or (name in self.jobs and self.jobs[name].live):
+        if self._is_taken(name):
             raise SubmitError(f"a job {name!r} is running already: stop it, or submit under another name=")
         self.workers.growth.starting.add(name)
         try:
+            await self._take_folder(call)
             candidates = await self.starts.candidates(call.version)
             record = await self._start(call, candidates)
         finally:
             self.workers.growth.starting.discard(name)
+            if name not in self.jobs:
+                self._folders.pop(name, None)
         self._forget_old()
         self._runs(record)
         return self._description(record)
+
+    def _is_taken(self, name: str) -> bool:
+        return name in self.workers.growth.starting or (name in self.jobs and self.jobs[name].live)
+
+    async def _take_folder(self, call: job_calls.Submit) -> None:
+        """Refuse a job with the checkpoint folder of another one, which it would end; the name is reserved before."""
+        self._folders.pop(call.name, None)
+        url = call.options.checkpoint
+        if url is None:
+            return
+        place = await in_thread(place_of, url)
+        taken = [name for name, folder in self._folders.items() if folder == place and self._is_taken(name)]
+        if taken:
+            raise SubmitError(
+                f"checkpoint={url!r}: job {taken[0]!r} is running with this folder: stop it first, or give this job "
+                "another folder. To run both, take a savepoint with Job.savepoint and resume that."
+            )
+        self._folders[call.name] = place
 
     async def _start(self, call: job_calls.Submit, candidates: Candidates) -> JobRecord:
         """Start a job in place of the ended one of its name, which stays if the new one is refused."""
@@ -297,6 +321,7 @@ class Coordinator:
         # A job of this name may have been submitted meanwhile.
         if self.jobs.get(job) is record and job not in self.workers.growth.starting:
             del self.jobs[job]
+            self._folders.pop(job, None)
             self._clear(job)
 
     async def _free(self, record: JobRecord) -> None:

@@ -265,7 +265,7 @@ WRONG = {
     r"cores=\{'followed': 'x'\}: an executor has at least one core": {"cores": {"followed": "x"}},
     r"cores=2: give the cores of single operators": {"cores": 2},
     r"migration names 'typo'": {"migration": {"typo": "smooth"}},
-    r"drop= names 'typo', which checkpoint 1 lacks: choose from \['followed', 'out', 'rows'\]": {"drop": ["typo"]},
+    r"drop= names 'typo', which checkpoint 2 lacks: choose from \['followed', 'out', 'rows'\]": {"drop": ["typo"]},
     r"drop= names 'followed', with which the job continues": {"drop": ["followed"]},
     r"drop='followed': give the names": {"drop": "followed"},
     r"job: the name is 5": {"name": 5},
@@ -273,11 +273,19 @@ WRONG = {
 }
 
 
-def test_resume_with_wrong_options_is_refused_and_changes_nothing(client, tmp_path):
+def test_folder_of_running_job_and_wrong_options_of_resume_are_refused(client, tmp_path):
     out, folder = tmp_path / "out", tmp_path / "checkpoints"
     topology = followed(out, gate=tmp_path / "gate")
     job = de.submit(topology, client, checkpoint=folder, checkpoint_interval="1h")
-    job.checkpoint()
+
+    def resumed():
+        de.resume(folder, client, name="two")
+
+    for again in (lambda: de.submit(topology, client, name="two", checkpoint=f"file://{folder}/"), resumed):
+        with pytest.raises(errors.SubmitError, match="job 'durable' is running with this folder: stop it first"):
+            again()
+        # Fails if another run had taken the folder.
+        job.checkpoint()
     job.stop()
     before = counted(job)
     for match, options in WRONG.items():

@@ -1,4 +1,4 @@
-"""An ended job stays as it is until a submit of its name is accepted."""
+"""Submits that are refused change nothing: neither the ended job of their name nor the one with their folder."""
 
 from __future__ import annotations
 
@@ -88,5 +88,54 @@ def test_ended_job_forgotten_before_a_submit_of_its_name_is_refused_is_unknown(f
         with pytest.raises(SubmitError, match="more cores than the cluster has slots"):
             await refused
         assert [*coordinator.jobs] == ["other"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("status", ["starting", "running", "ended"])
+def test_folder_of_checkpoints_is_refused_until_the_job_with_it_has_ended(fake, workers, tmp_path, status):
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+
+    async def run():
+        coordinator = Coordinator(workers)
+        gate = asyncio.Event()
+        if status == "starting":
+            workers.held["a", part_calls.Prepare] = gate
+        one = asyncio.ensure_future(coordinator.submit(fake.submission("one", checkpoint=str(folder))))
+        if status == "starting":
+            while not workers.asked(part_calls.Prepare):
+                await asyncio.sleep(0)
+        else:
+            await one
+        if status == "ended":
+            await coordinator.stop(job_calls.Stop("one"))
+        two = coordinator.submit(fake.submission("two", checkpoint=f"{link}/"))
+        if status == "ended":
+            assert (await two).status is Status.RUNNING
+        else:
+            with pytest.raises(SubmitError, match="job 'one' is running with this folder: stop it first"):
+                await two
+            assert [*coordinator.jobs] == ["one"]
+        gate.set()
+        await one
+        other = fake.submission("other", checkpoint=str(tmp_path / "other"))
+        assert (await coordinator.submit(other)).status is Status.RUNNING
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_one_of_two_simultaneous_submits_with_a_folder_is_refused(fake, workers, tmp_path):
+    async def run():
+        coordinator = Coordinator(workers)
+        both = (coordinator.submit(fake.submission(name, checkpoint=str(tmp_path))) for name in ("one", "two"))
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(type(outcome) is SubmitError for outcome in outcomes) == [False, True]
+        [running] = coordinator.jobs.values()
+        await coordinator.stop(job_calls.Stop(running.name))
+        assert (await coordinator.submit(fake.submission("three", checkpoint=str(tmp_path)))).status is Status.RUNNING
+        await coordinator.close()
 
     asyncio.run(run())
