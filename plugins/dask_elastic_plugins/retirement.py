@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from dask_elastic.runtime.transport.program_end import program_ends
+
 if TYPE_CHECKING:
     from distributed import Scheduler
 
@@ -78,7 +80,9 @@ class DaskRetirement:
         kept = await self.coordinator.retirement.vacate(addresses)
         if kept and not (stimulus_id or "").startswith(CLOSES_ITSELF):
             for address, reason in kept.items():
-                logger.warning("Dask retires worker %s, which stays: %s", address, reason)
+                # A program that ends closes all workers of its cluster, and can heed no advice.
+                level = logging.DEBUG if program_ends() else logging.WARNING
+                logger.log(level, "Dask retires worker %s, which stays: %s", address, reason)
             addresses = [address for address in addresses if address not in kept]
         try:
             retired = await self._own(workers=addresses, stimulus_id=stimulus_id, **options) if addresses else {}

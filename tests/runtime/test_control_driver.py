@@ -284,6 +284,23 @@ def test_control_error_is_logged_and_shown_and_loop_continues(bench, caplog):
     bench(test, {"a": 2})
 
 
+def test_control_loop_ends_quietly_when_the_program_has_shut_its_pool_down(bench, caplog):
+    async def test(bench):
+        await bench.submit()
+        controller = bench.controller
+        controller._loop = Scripted(RuntimeError("cannot schedule new futures after shutdown"))
+        assert await controller._guarded_period(bench.pool)
+        assert "cannot schedule" in caplog.text
+        caplog.clear()
+        pool = ThreadPoolExecutor(1)
+        controller._planned = None
+        pool.shutdown()
+        assert not await controller._guarded_period(pool)
+        assert not caplog.text
+
+    bench(test, {"a": 2})
+
+
 def test_control_loop_stops_with_last_job(fake):
     async def run():
         with dask.config.set({"elastic.control-period": "10ms"}):

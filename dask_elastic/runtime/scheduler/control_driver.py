@@ -29,6 +29,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.snapshot_builder import STALE_PERIODS, ClusterView, SnapshotBuilder
 from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog
+from dask_elastic.runtime.transport.program_end import is_shut_down
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
 from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, Outlook, Plan
@@ -157,8 +158,7 @@ class ControlDriver:
         """Run a period after the other, until no job runs."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-loop")
         try:
-            while self.cores.jobs.running:
-                await self._guarded_period(pool)
+            while self.cores.jobs.running and await self._guarded_period(pool):
                 await self._next_look()
         finally:
             pool.shutdown(wait=False)
@@ -174,14 +174,18 @@ class ControlDriver:
                 return
         await asyncio.sleep(until_look(time.time(), period / 2))
 
-    async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
+    async def _guarded_period(self, pool: ThreadPoolExecutor) -> bool:
+        """Run a period; returns whether others can follow: not once the program has shut the pool down."""
         try:
             await self.period(pool)
         except Exception as error:  # an error of any kind ends this period only
+            if isinstance(error, RuntimeError) and is_shut_down(pool):
+                return False
             logger.exception("the control loop")
             self.error = f"{type(error).__name__}: {error}"
         else:
             self.error = None
+        return True
 
     # one period
 

@@ -343,12 +343,16 @@ class Coordinator:
         for name in ended[: max(0, len(ended) - KEPT_JOBS)]:
             self.health.spawn(self._forget(name))
 
-    async def close(self) -> None:
-        """Forget every job; no call to a worker is in flight afterwards."""
+    def stop_planning(self) -> None:
+        """Stop what plans and looks for hung workers periodically, because the scheduler closes."""
         self.controller.stop()
         self.placement.stop()
         self.group_planning.stop()
         self.heartbeats.stop()
+
+    async def close(self) -> None:
+        """Forget every job; no call to a worker is in flight afterwards."""
+        self.stop_planning()
         self.leaving.cancel()
         self.membership.stop()
         self.health.cancel()

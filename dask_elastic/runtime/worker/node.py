@@ -29,6 +29,7 @@ from dask_elastic.runtime.protocol.reports import Report, report_seconds
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.peer import Peer, address_of
+from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.transport.switching import INTERVAL
 from dask_elastic.runtime.worker.allocator import keep_pages
@@ -147,7 +148,7 @@ class NodeRuntime:
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that may block away from the event loop."""
         call = functools.partial(function, *arguments)
-        if _interpreter_ends():
+        if program_ends():
             return call()
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
@@ -374,7 +375,7 @@ class NodeRuntime:
                 try:
                     await self._report(job_part)
                 except Exception:  # the other jobs' reports, and the next one of this job, need this loop
-                    if _interpreter_ends():
+                    if program_ends():
                         return
                     logger.exception("report of job %r", job_part.job)
 
@@ -399,11 +400,6 @@ class NodeRuntime:
             return
         job_part.threads.lease.renew(requested, seconds)
         job_part.reported_end = ended
-
-
-def _interpreter_ends() -> bool:
-    """Return whether the program ends while a worker in its process still closes: thread pools take no more work."""
-    return not threading.main_thread().is_alive()
 
 
 async def _called(rpc: Any, call: Call[B]) -> B:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dask_elastic_plugins import retirement
 from dask_elastic_plugins.retirement import DaskRetirement
 
 
@@ -68,6 +69,12 @@ def test_worker_that_jobs_cannot_leave_is_not_retired(made, caplog):
     assert "Dask retires worker tcp://b, which stays: it hosts rows[0] of job 'job'." in caplog.text
     assert call(made, workers=["tcp://b"]) == {}
     assert len(made.scheduler.retired) == 1
+
+
+def test_worker_that_stays_while_the_program_ends_is_no_warning(made, caplog, monkeypatch):
+    monkeypatch.setattr(retirement, "program_ends", lambda: True)
+    assert call(made, workers=["tcp://b"]) == {}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_worker_that_closes_by_itself_retires_anyway(made):

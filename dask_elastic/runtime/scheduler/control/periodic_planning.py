@@ -17,6 +17,7 @@ from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.transport.program_end import is_shut_down
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.snapshot import Snapshot
 
@@ -120,15 +121,20 @@ class PeriodicPlanning(ABC):
         try:
             while self.placed():
                 await asyncio.sleep(self.wait())
-                await self._guarded_period(pool)
+                if not await self._guarded_period(pool):
+                    return
         finally:
             pool.shutdown(wait=False)
 
-    async def _guarded_period(self, pool: ThreadPoolExecutor) -> None:
+    async def _guarded_period(self, pool: ThreadPoolExecutor) -> bool:
+        """Run a period; returns whether others can follow: not once the program has shut the pool down."""
         try:
             await self.period(pool)
         except Exception as error:  # an error of any kind ends this period only
+            if isinstance(error, RuntimeError) and is_shut_down(pool):
+                return False
             logger.exception("the planning of %s", self.what)
             self.error = f"{type(error).__name__}: {error}"
         else:
             self.error = None
+        return True
