@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dask_elastic as de
+from dask_elastic.runtime.client.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,9 +137,19 @@ def test_jobs_stopped_or_forgotten_by_the_script_are_not_failures(run, script, c
     assert {job.name: job.status for job in de.jobs(client)} == {"stopped": "stopped"}
 
 
-def test_job_stopped_by_another_client_is_a_failure(run, script, client, wait_until):
+def test_job_stopped_by_another_client_is_a_failure(run, script, client, monkeypatch):
+    awaited = threading.Event()
+
+    class Shown(Progress):
+        def show(self, described):
+            super().show(described)
+            awaited.set()
+
+    # Before the command waits, the script itself could have stopped the job.
+    monkeypatch.setattr("dask_elastic.cli.followed_jobs.Progress", Shown)
+
     def stop():
-        wait_until(lambda: [job for job in de.jobs(client) if job.status == "running"], "a running job")
+        assert awaited.wait(60)
         de.job("victim", client).stop()
 
     other = threading.Thread(target=stop)
