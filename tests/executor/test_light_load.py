@@ -136,8 +136,8 @@ def test_shard_that_the_executor_has_moved_since_the_command_comes_home():
     loaded(executor, 4 * LIGHT)
     executor.handle(events.MoveShard(0, 1), 0.0)
     arrive(executor, 0.0)
-    for now, heavy, task in ((1.0, 0, 0), (2.0, 1, 1)):
-        # The task of a shard that has nearly all of the load gives its other shards away.
+    for now, heavy, task in ((1.0, 1, 0), (2.0, 0, 1)):
+        # A shard that has nearly all of the load ends apart from the others.
         loads = np.full(SHARDS, 0.1)
         loads[heavy] = 2.0
         executor._loads = lambda now, loads=loads: loads
