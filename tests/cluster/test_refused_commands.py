@@ -58,10 +58,7 @@ def test_cores_above_slots_are_shared_and_reported_as_oversubscribed(client, num
     assert "oversubscribed" in job._repr_html_()
     assert job.state("counted").to_pandas()["n"].tolist() == [100] * 10
     assert "oversubscribed" not in repr(held)
-    slots = sum(client.nthreads().values())
-    with pytest.raises(errors.PlanningError, match=f"which are {slots}. Give at most {slots}"):
-        held.set_cores("counted", slots + 1)
-    held.set_cores("counted", slots)
+    held.set_cores("counted", 50)
     assert "oversubscribed" in repr(held)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores, Stop
+from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.vocab.errors import JobEnded, MoveRefused, NodeLost, PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 
 
 @pytest.fixture
@@ -87,47 +86,6 @@ def test_cores_on_worker_that_has_just_died_are_refused_by_its_name(job, cores):
         assert record.cores["op0", 0] == {0: 2}
 
     job({"a": 2, "b": 2}, test, executors=1)
-
-
-@pytest.mark.parametrize("cores", [4, {"a": 3, "b": 1}, {"b": 200}])
-def test_more_cores_of_an_executor_than_slots_are_refused_as_by_submit(job, cores):
-    async def test(coordinator, scheduler, record):
-        with pytest.raises(PlanningError, match=r"which are 3\. Give at most 3, or add workers"):
-            await coordinator.set_cores(SetCores("job", "op0", cores))
-        assert scheduler.asked(part_calls.SetCores) == []
-        await coordinator.set_cores(SetCores("job", "op0", 3))
-
-    job({"a": 2, "b": 1}, test, executors=2)
-
-
-def test_ended_job_refuses_changes(job):
-    async def test(coordinator, scheduler, record):
-        await coordinator.stop(Stop("job"))
-        for change in (coordinator.set_cores(SetCores("job", "op0", 1)), move(coordinator, 0, 0)):
-            with pytest.raises(JobEnded, match="job 'job' has stopped: its cores and shards do not change any more"):
-                await change
-
-    job({"a": 2}, test)
-
-
-def move(coordinator, shard, task, executor=0):
-    return coordinator.cores.move_shard(MoveShard("job", "op0", executor, shard, task))
-
-
-@pytest.mark.parametrize("wrong", ["0", 0.5, None, True])
-def test_shards_tasks_and_executors_that_are_no_numbers_are_refused(job, wrong):
-    async def test(coordinator, scheduler, record):
-        for place, name in enumerate(["shard", "task", "executor"]):
-            given = [0, 0, 0]
-            given[place] = wrong
-            with pytest.raises(MoveRefused, match=rf"{name}={wrong!r}: give a whole number"):
-                await move(coordinator, *given)
-        assert scheduler.asked(part_calls.MoveShard) == []
-        await move(coordinator, np.int64(0), np.int32(0))
-        [(_, call)] = scheduler.asked(part_calls.MoveShard)
-        assert type(call.shard) is int
-
-    job({"a": 2}, test)
 
 
 def test_cores_without_any_worker_are_refused(job):

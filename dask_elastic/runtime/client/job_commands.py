@@ -33,8 +33,7 @@ class JobCommands(ABC):
         cores : int or dict of str to int or "auto"
             The number of cores of each executor, allocated first on its home; or the cores on each worker, by address;
             or ``"auto"``, which returns the executors to the control loop. If there are not enough free slots,
-            executors share slots and the job is ``oversubscribed``; an executor has at most as many cores as the
-            workers of the job have slots. Cores on other workers than the home have
+            executors share slots and the job is ``oversubscribed``. Cores on other workers than the home have
             shards while the load is not light, see ``light_load``.
         executor : int, optional
             Number of one executor of the operator; all of them if left out.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from operator import index as to_int
 from typing import Any
 
 from dask_elastic.planning.new_home import SlotUse, following_cores
@@ -13,7 +11,7 @@ from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import JobEnded, MoveRefused, NodeLost, PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, PlanningError, UnknownOperator
 
 AUTO = "auto"
 """Given as a number of cores: the control loop chooses it."""
@@ -59,11 +57,9 @@ class CoreChanges:
             If a worker that is to have the cores, or the home, has left the cluster.
         UnknownOperator
             If there is no such operator or executor.
-        JobEnded
-            If the job has ended.
         """
         record = self.jobs.record(job)
-        _check_changes(record)
+        _check_elastic(record)
         for index, _ in homes(record, operator, executor):
             key = operator, index
             async with record.changing[key]:
@@ -84,24 +80,8 @@ class CoreChanges:
             leaving = [address for address, count in cores.items() if count and self.workers.leaving(address)]
             if leaving:
                 raise PlanningError(f"worker {leaving[0]} is about to leave: it gets no more cores")
-            wanted = {record.nodes.index(address): _count(count, 0) for address, count in cores.items()}
-            self._check_fit(record, key, sum(wanted.values()))
-            return wanted
-        count = _count(cores, 1)
-        self._check_fit(record, key, count)
-        return self._of_number(record, key, count)
-
-    def _check_fit(self, record: JobRecord, key: ExecutorKey, cores: int) -> None:
-        """Raise if an executor would have more cores than the workers of its job have slots."""
-        present = [address for address in record.addresses if address in self.workers]
-        # It keeps one core in any case, also on workers that are all about to leave.
-        most = max(1, sum(self.workers.slots(address) for address in present))
-        if present and cores > most:
-            raise PlanningError(
-                f"{key[0]}[{key[1]}] of job {record.name!r} would have {cores} cores, more than the workers of the job "
-                f"have slots, which are {most}. Give at most {most}, or add workers; tasks that share a slot gain "
-                "nothing."
-            )
+            return {record.nodes.index(address): _count(count, 0) for address, count in cores.items()}
+        return self._of_number(record, key, _count(cores, 1))
 
     def _of_number(self, record: JobRecord, key: ExecutorKey, cores: int) -> dict[int, int]:
         """Keep the executor's cores as far as wanted, home first; then take free slots at home, then on other nodes."""
@@ -127,28 +107,17 @@ class CoreChanges:
         return {node: self.workers.slots(address) - held.get(address, 0) for node, address in stays or present}
 
     async def move_shard(self, call: job_calls.MoveShard) -> None:
-        """Move a shard to another task of its executor.
-
-        Raises
-        ------
-        MoveRefused
-            If the executor is on its way to another worker, or something is no number; names the value.
-        PlanningError
-            If nothing moves in jobs of this paradigm.
-        UnknownOperator
-            If there is no such operator or executor.
-        JobEnded
-            If the job has ended.
-        """
+        """Move a shard to another task of its executor."""
         record = self.jobs.record(call.job)
-        _check_changes(record)
-        shard, task = _number("shard", call.shard), _number("task", call.task)
-        [(number, address)] = homes(record, call.operator, _number("executor", call.executor))
+        [(index, address)] = homes(record, call.operator, call.executor)
+        _check_elastic(record)
         moving = record.homes.moving
         # While its state is copied, the executor goes on as always.
-        if moving is not None and moving.begun and moving.executor == (call.operator, number):
+        if moving is not None and moving.begun and moving.executor == (call.operator, index):
             raise MoveRefused(f"the home of {moving.executor} is moving: move its shards when it has arrived")
-        await self.calls.one(address, part_calls.MoveShard(*record.generation_id, call.operator, number, shard, task))
+        await self.calls.one(
+            address, part_calls.MoveShard(*record.generation_id, call.operator, index, call.shard, call.task)
+        )
 
     # by the control loop
 
@@ -242,23 +211,13 @@ def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[
     return [(executor, found[executor])]
 
 
-def _check_changes(record: JobRecord) -> None:
-    if not record.live:
-        raise JobEnded(f"job {record.name!r} has {record.status.value}: its cores and shards do not change any more")
+def _check_elastic(record: JobRecord) -> None:
     if not record.elastic:
         raise PlanningError(
             f"job {record.name!r} has the paradigm {record.spec.options.paradigm!r}: neither its cores nor its shards "
             "move between cores. "
             'Submit it with paradigm="executor-centric".'
         )
-
-
-def _number(name: str, given: Any) -> int:
-    """Return the number of a shard, a task or an executor; numbers of NumPy, as in a table, are some, too."""
-    if not isinstance(given, bool):
-        with contextlib.suppress(TypeError):
-            return to_int(given)
-    raise MoveRefused(f"{name}={given!r}: give a whole number; `assignment` lists shards, tasks and executors")
 
 
 def _count(cores: Any, least: int) -> int:
