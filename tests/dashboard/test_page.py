@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from bokeh.client import ClientSession, pull_session
+from bokeh.core.property.validation import validate
 from bokeh.document import Document
 from bokeh.models import VAreaStep
 from distributed import Client, LocalCluster
@@ -561,6 +562,13 @@ def test_panel_shows_first_job_when_it_is_submitted(known, browse, wait_until):
     wait_until(lambda: panel.served.text("caption") == "Job flights (running)", "the job")
     panel.look()
     assert panel.stacked("cores_executor") == {"a[0]": [2]}
+
+
+def test_page_is_drawn_while_pages_of_another_scheduler_switch_validation_off(flights, draw):
+    with validate(False):
+        page = draw()
+    assert page.model("latency").title.text == "Latency, end to end"
+    assert page.model("latency").visible
 
 
 def test_error_while_a_page_is_drawn_is_shown(flights, browse, caplog):

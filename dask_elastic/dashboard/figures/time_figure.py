@@ -17,6 +17,7 @@ from bokeh.models import (
     Legend,
     LegendItem,
     Line,
+    Title,
 )
 from bokeh.plotting import figure
 from numpy.typing import NDArray
@@ -72,7 +73,8 @@ def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
         For Bokeh's figure.
     """
     made = figure(
-        title=title,
+        # A text would not become a title while validation is off, which Dask's pages set for the whole process.
+        title=Title(text=title, text_color=INK),
         x_range=x_range,
         x_axis_type="datetime",
         tools="xpan,xbox_zoom,reset",
@@ -90,7 +92,6 @@ def time_figure(title: str, x_range: DataRange1d, **options: Any) -> figure:
     made.ygrid.grid_line_alpha = 0.2
     made.axis.minor_tick_line_color = None
     made.outline_line_alpha = 0.4
-    made.title.text_color = INK
     made.axis.axis_line_color = made.axis.major_tick_line_color = made.axis.major_label_text_color = INK
     made.grid.grid_line_color = INK
     return made
