@@ -344,7 +344,7 @@ class Session(SlotSearch):
         if len(distinct) == used:
             return distinct, Grouping(slots, used, counts)
         if len(self._scratch) < used:
-            self._scratch = np.empty(self._store.slots.capacity, np.intp)
+            self._scratch = np.empty(2 * self._store.slots.capacity, np.intp)
         self._scratch[distinct] = np.arange(len(distinct))
         return distinct, Grouping(self._scratch.take(slots), len(distinct), counts.take(distinct))
 
@@ -356,7 +356,7 @@ class Session(SlotSearch):
             return distinct, ordinals, first
         capacity = self._store.slots.capacity
         if len(self._scratch) < capacity:
-            self._scratch = np.empty(capacity, np.intp)
+            self._scratch = np.empty(2 * capacity, np.intp)
         if len(self._counting) < len(slots):
             self._counting = np.arange(2 * len(slots))
             self._counting.flags.writeable = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dask_elastic.state.index import Slots, Words
 from dask_elastic.state.ragged_column import RaggedColumn
+from dask_elastic.state.reserved_array import reserved_array
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.lock import MakeLock, NoLock
 
@@ -29,14 +30,42 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 Column: TypeAlias = Any
 """The values of one field: an ndarray, or a `Ragged` for a ragged field."""
 
-PreparedArrays: TypeAlias = tuple[tuple[Any, ...], list[Any]]
-"""Longer arrays for slots: those of the identity and the marks, and one for each field that has no lists."""
+
+class PreparedArrays(NamedTuple):
+    """Longer arrays for slots.
+
+    Parameters
+    ----------
+    identity : tuple of ndarray
+        Hashes, checks, shards and marks.
+    values : list of ndarray or None
+        One for each field; None for fields with lists.
+    room : PreparedArrays, optional
+        The reserved arrays of which these are the first part; None if they cannot be extended.
+    """
+
+    identity: tuple[npt.NDArray[Any], ...]
+    values: list[Any]
+    room: PreparedArrays | None = None
+
 
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
 _INDEX_BYTES = 16
 _WINDOW = 1 << 16
 _PORTION_BYTES = 4 << 20
+
+_RESERVED_FROM = 1 << 20
+"""Bytes of state from which address space is reserved for its growth."""
+
+_EXTENSION_BYTES = 4 << 20
+"""Bytes by which reserved arrays are extended: few, since initial values are written and memory is waited for."""
+
+_MOST_HUGE = 8
+"""Arrays that have huge pages: those of more arrays would be cleared at about the same time."""
+
+_IDENTITY_TYPES = tuple(np.dtype(kind) for kind in (np.uint64, np.uint64, np.int32, np.uint8))
+_IDENTITY_BYTES = sum(dtype.itemsize for dtype in _IDENTITY_TYPES)
 
 
 class SlotArrays:
@@ -73,6 +102,7 @@ class SlotArrays:
         self.fields = tuple(fields)
         self.make_lock = make_lock
         self._shards = shards
+        self._room: PreparedArrays | None = None
         self.used = 0
         self.uncopied: npt.NDArray[np.bool_] | None = None
         self._make_columns(_FIRST_CAPACITY)
@@ -103,24 +133,81 @@ class SlotArrays:
         """The number of slots for which there is memory."""
         return len(self.marks)
 
-    def bytes_to_grow(self, needed: int) -> int:
-        """Return the bytes that `grow` allocates before it frees the old arrays, including an index over the slots."""
-        fixed = 8 + 8 + 4 + 1 + sum(field.dtype.itemsize for field in self.fields)
-        return self._grown(needed) * (fixed + _INDEX_BYTES)
+    @property
+    def _fixed_bytes(self) -> int:
+        """The bytes of a slot in arrays."""
+        return _IDENTITY_BYTES + sum(field.dtype.itemsize for field in self.fields)
 
-    def _grown(self, needed: int) -> int:
+    @property
+    def allocated_bytes(self) -> int:
+        """The bytes of the arrays, including an index over the slots."""
+        return self.capacity * (self._fixed_bytes + _INDEX_BYTES)
+
+    def bytes_to_grow(self, needed: int) -> int:
+        """Return the bytes that are allocated for as many slots before any are freed, including an index over them."""
+        more = self._extended(needed) - self.capacity if self.extends(needed) else self._doubled(needed)
+        return more * (self._fixed_bytes + _INDEX_BYTES)
+
+    def extends(self, needed: int) -> bool:
+        """Return whether room for as many slots can be made without copying any."""
+        return self._room is not None and needed <= len(self._room.identity[0])
+
+    def extend(self, needed: int) -> None:
+        """Make room for `needed` slots where they are, if `extends` returns that this is possible.
+
+        Sessions may go on meanwhile, except if the state is copied to another store: they have arrays that are shorter,
+        but have the same memory.
+        """
+        room = self._room
+        assert room is not None, "only reserved arrays are extended"
+        before, capacity = self.capacity, self._extended(needed)
+        for whole, field in zip(room.values, self.fields, strict=True):
+            if not _is_zero(field):
+                whole[before:capacity] = field.fresh(1)
+        self._take(_first_part(room, capacity))
+
+    def _extended(self, needed: int) -> int:
+        assert self._room is not None, "only reserved arrays are extended"
+        step = max(1, _EXTENSION_BYTES // self._fixed_bytes)
+        return min(max(needed, self.capacity + step), len(self._room.identity[0]))
+
+    def _doubled(self, needed: int) -> int:
         capacity = self.capacity
         while capacity < needed:
             capacity *= 2
         return capacity
 
-    def prepared(self, needed: int) -> PreparedArrays | None:
-        """Return longer arrays for `grow`, without changing any: sessions go on while their memory is allocated."""
-        capacity = self._grown(needed)
-        identity = (self.hashes, self.checks, self.shards, self.marks)
+    def prepared(self, needed: int, address_space: int = 0) -> PreparedArrays | None:
+        """Return longer arrays for `grow`, without changing any: sessions go on while their memory is allocated.
+
+        Parameters
+        ----------
+        needed : int
+            The number of slots.
+        address_space : int, optional
+            Bytes that may be reserved, so that the arrays can be extended later.
+        """
+        capacity = self._doubled(needed)
+        if room := self._reserved(capacity, address_space):
+            return _first_part(room, capacity)
         # Not zeros, whose memory would be allocated when the slots are copied.
-        longer = tuple(np.full(capacity, 0, old.dtype) for old in identity)
-        return longer, [None if field.ragged else field.fresh(capacity) for field in self.fields]
+        identity = tuple(np.full(capacity, 0, dtype) for dtype in _IDENTITY_TYPES)
+        return PreparedArrays(identity, [None if field.ragged else field.fresh(capacity) for field in self.fields])
+
+    def _reserved(self, capacity: int, address_space: int) -> PreparedArrays | None:
+        longest = address_space // self._fixed_bytes
+        if capacity * self._fixed_bytes < _RESERVED_FROM or longest <= capacity or self._has_lists:
+            return None
+        dtypes = [*_IDENTITY_TYPES, *(field.dtype for field in self.fields)]
+        huge = len(dtypes) <= _MOST_HUGE
+        arrays = [array for dtype in dtypes if (array := reserved_array(dtype, longest, huge)) is not None]
+        if len(arrays) < len(dtypes):
+            return None
+        count = len(_IDENTITY_TYPES)
+        for whole, field in zip(arrays[count:], self.fields, strict=True):
+            if not _is_zero(field):
+                whole[:capacity] = field.fresh(1)
+        return PreparedArrays(tuple(arrays[:count]), arrays[count:])
 
     def grow(self, needed: int, prepared: PreparedArrays | None = None) -> None:
         """Make room for `needed` slots; the capacity doubles, so copying stays proportional to the slots used.
@@ -135,19 +222,23 @@ class SlotArrays:
         # All arrays are made before any is replaced, so that running out of memory changes nothing.
         made = prepared or self.prepared(needed)
         assert made is not None, "slots in memory are copied to longer arrays"
-        longer, values = made
-        more, used = self._grown(needed) - self.capacity, self.used
+        more, used = len(made.identity[0]) - self.capacity, self.used
         identity: tuple[npt.NDArray[Any], ...] = (self.hashes, self.checks, self.shards, self.marks)
-        for old, new in zip(identity, longer, strict=True):
+        for old, new in zip(identity, made.identity, strict=True):
             new[:used] = old[:used]
-        for column, fresh in zip(self.values, values, strict=True):
+        for column, fresh in zip(self.values, made.values, strict=True):
             if fresh is not None:
                 fresh[:used] = column[:used]
         for column in self.values:
             if isinstance(column, RaggedColumn):
                 column.grow(more)
-        self.values = [old if new is None else new for old, new in zip(self.values, values, strict=True)]
-        self.hashes, self.checks, self.shards, self.marks = longer
+        self._take(made)
+
+    def _take(self, made: PreparedArrays) -> None:
+        self.values = [old if new is None else new for old, new in zip(self.values, made.values, strict=True)]
+        # The capacity is the number of marks, so these come last.
+        self.hashes, self.checks, self.shards, self.marks = made.identity
+        self._room = made.room
         self._grow_uncopied()
 
     def allocate(self, hashes: Words, checks: Words, shards: npt.NDArray[np.integer[Any]]) -> Slots:
@@ -228,7 +319,7 @@ class SlotArrays:
 
     def slot_bytes(self) -> float:
         """Return the mean bytes of one live slot without its lists; objects are measured on a sample."""
-        fixed = 8 + 8 + 4 + 1 + sum(16 if field.ragged else field.dtype.itemsize for field in self.fields)
+        fixed = _IDENTITY_BYTES + sum(16 if field.ragged else field.dtype.itemsize for field in self.fields)
         pairs = zip(self.values, self.fields, strict=True)
         objects = [column for column, field in pairs if field.is_object and not field.ragged]
         if not objects or self.used == 0:
@@ -290,6 +381,16 @@ class SlotArrays:
                 size += sum(_size(value) for value in sample) / len(sample)
             total += size * column.lengths(slots)
         return total
+
+
+def _first_part(room: PreparedArrays, capacity: int) -> PreparedArrays:
+    identity = tuple(whole[:capacity] for whole in room.identity)
+    return PreparedArrays(identity, [whole[:capacity] for whole in room.values], room)
+
+
+def _is_zero(field: Field) -> bool:
+    """Return whether the initial value consists of zero bytes, as memory that was never written."""
+    return not any(field.fresh(1).tobytes())
 
 
 def _size(value: object) -> int:

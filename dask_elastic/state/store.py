@@ -52,6 +52,8 @@ class KeyedStore(StoredKeys):
         Called with a number of bytes before the store allocates them; it may raise to refuse.
     overflow : callable
         Called with the same number before: returns the storage to which the state moves instead, or None.
+    address_space : int
+        Bytes of address space that the arrays of state may reserve, so that they grow without being copied; 0 for none.
     storage : Storage
         Where the state is now.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from dask_elastic.state.key_columns import KeyColumns, plain
 from dask_elastic.state.key_table import MakeIndex
 from dask_elastic.state.open_sessions import OpenSessions
 from dask_elastic.state.shard_owners import ShardOwners
+from dask_elastic.state.slots import SlotArrays
 from dask_elastic.state.storage import Storage
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.vocab.errors import SchemaMismatch, StateError
@@ -35,6 +36,8 @@ class StoredKeys(ShardOwners):
     shards, shard_of, make_lock, track_dirty, make_index
         As for `KeyedStore`.
     """
+
+    address_space: int = 0
 
     def __init__(
         self,
@@ -153,8 +156,13 @@ class StoredKeys(ShardOwners):
                 self.reserve(nbytes)
             else:
                 self._move(storage)
+        if self.slots.extends(needed):
+            # A copy of the state notes changes in an array that is replaced.
+            with nullcontext() if self.slots.uncopied is None else self._all_gates():
+                self.slots.extend(needed)
+            return
         # Tasks wait only while slots are copied: allocating the memory takes several times as long.
-        prepared = self.slots.prepared(needed)
+        prepared = self.slots.prepared(needed, self.address_space)
         with self._all_gates():
             self.slots.grow(needed, prepared)
 
@@ -194,14 +202,22 @@ class StoredKeys(ShardOwners):
             for window in before.windows(_MOVED_AT_ONCE):
                 kept = before.kept(window)
                 first = slots.used
-                if first + len(kept) > slots.capacity:
-                    slots.grow(first + len(kept))
+                self._grow_alone(slots, first + len(kept))
                 slots.adopt(before, kept)
                 keys.append(keys_before.take(kept))
                 new = np.arange(first, slots.used)
                 table.add(slots.hashes.take(new), slots.checks.take(new), new)
             self.slots, self._keys, self._table, self.storage = slots, keys, table, storage
             self.layout += 1
+
+    def _grow_alone(self, slots: SlotArrays, needed: int) -> None:
+        """Make room in slots that no session has."""
+        if needed <= slots.capacity:
+            return
+        if slots.extends(needed):
+            slots.extend(needed)
+        else:
+            slots.grow(needed, slots.prepared(needed, self.address_space))
 
     def _require_declared(self) -> KeyColumns:
         if self._keys is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dask_elastic.state import stored_keys
+from dask_elastic.state import slots, stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
 IN_MEMORY = Path("/dev/shm")
@@ -22,10 +22,15 @@ def state_folder() -> Path:
     return IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 
 
-@pytest.fixture(scope="module", params=["memory", "disk"])
+@pytest.fixture(scope="module", params=["memory", "reserved", "disk"])
 def storage(request: pytest.FixtureRequest, state_folder: Path) -> Iterator[str]:
-    """Where all stores keep their state; files are unmapped as often as possible."""
+    """Where all stores keep their state; reserved arrays are extended, and files unmapped, as often as possible."""
     with pytest.MonkeyPatch.context() as patch:
+        if request.param == "reserved":
+            patch.setattr(stored_keys.StoredKeys, "address_space", 2**26, raising=False)
+            patch.setattr(slots, "_RESERVED_FROM", 0)
+            patch.setattr(slots, "_EXTENSION_BYTES", 1)
+            patch.setattr(slots, "_FIRST_CAPACITY", 4)
         if request.param == "disk":
             files = UnnamedFiles(state_folder, resident=lambda: 1, most=-1)
             patch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.state import index as index_module
-from dask_elastic.state.index import DirectIndex, KeyIndex, NumpyIndex, PandasIndex, make_index
+from dask_elastic.state.index import DirectIndex, GrowingIndex, KeyIndex, NumpyIndex, PandasIndex, choice, make_index
+from dask_elastic.state.index import buckets as buckets_module
+from dask_elastic.state.index import direct_index as direct_module
+from dask_elastic.state.index import growing_index as growing_module
 from dask_elastic.state.key_table import KeyTable, derived, distinct_keys
 
 
@@ -19,7 +21,7 @@ def direct_index() -> KeyIndex:
     return DirectIndex(NumpyIndex())
 
 
-both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex, direct_index])
+both = pytest.mark.parametrize("make", [NumpyIndex, PandasIndex, GrowingIndex, direct_index])
 words = st.integers(0, 2**64 - 1) | st.integers(0, 8) | st.integers(2**64 - 8, 2**64 - 1)
 
 
@@ -51,7 +53,7 @@ def test_index_finds_the_same_slots_as_a_dict(
 @settings(deadline=None)
 @given(chunks=st.lists(st.lists(words | st.integers(0, 60).map(lambda bucket: bucket << 52), max_size=30), max_size=5))
 def test_large_batches_are_found_in_the_direct_table(chunks: list[list[int]]) -> None:
-    with mock.patch.object(index_module, "MANY_ROWS", 1):
+    with mock.patch.object(direct_module, "MANY_ROWS", 1):
         index = DirectIndex(NumpyIndex())
         model: dict[int, int] = {}
         for chunk in chunks:
@@ -75,7 +77,7 @@ def test_direct_table_is_asked_first_up_to_a_number_of_keys() -> None:
         assert index.lookup(hashes).tolist() == [*range(5_000)]
         assert sum(len(call.args[0]) for call in lookup.mock_calls) < 1_500
         lookup.reset_mock()
-        with mock.patch.object(index_module, "MOST_KEYS", 4_999):
+        with mock.patch.object(direct_module, "MOST_KEYS", 4_999):
             assert index.lookup(hashes).tolist() == [*range(5_000)]
         assert len(lookup.mock_calls[0].args[0]) == 5_000
 
@@ -94,7 +96,7 @@ def test_index_grows_and_accepts_read_only_arrays(make: Callable[[], KeyIndex]) 
 
 @pytest.mark.parametrize("bucket", [0, 700, 1023])
 def test_numpy_index_finds_hashes_that_want_one_bucket(bucket: int) -> None:
-    inverse = pow(index_module._SPREAD, -1, 2**64)
+    inverse = pow(buckets_module._SPREAD, -1, 2**64)
     # All have the same first of 1,024 buckets; from the last one they continue in the first.
     hashes = array([((bucket << 54) + number) * inverse % 2**64 for number in range(300)])
     index = NumpyIndex()
@@ -107,7 +109,7 @@ def test_numpy_index_finds_hashes_that_want_one_bucket(bucket: int) -> None:
 def test_make_index_uses_pandas_only_where_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     import pandas as pd
 
-    assert isinstance(make_index(), PandasIndex)
+    assert isinstance(make_index(), GrowingIndex)
     monkeypatch.setattr(pd.__spec__, "_initializing", True, raising=False)
     assert isinstance(make_index(), NumpyIndex), "another thread imports it"
     monkeypatch.delitem(sys.modules, "pandas")
@@ -116,16 +118,16 @@ def test_make_index_uses_pandas_only_where_it_is_imported(monkeypatch: pytest.Mo
 
 
 def test_make_index_without_pandas_table_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(make_index(), PandasIndex)
-    monkeypatch.setattr(index_module, "_pandas_behaves", lambda: False)
-    monkeypatch.setattr(index_module, "_fastest", index_module._fastest.__wrapped__)
+    assert isinstance(make_index(), GrowingIndex)
+    monkeypatch.setattr(choice, "_pandas_behaves", lambda: False)
+    monkeypatch.setattr(choice, "_fastest", choice._fastest.__wrapped__)
     assert isinstance(make_index(), NumpyIndex)
 
 
 def test_pandas_check_with_changed_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert index_module._pandas_behaves()
+    assert choice._pandas_behaves()
     monkeypatch.setattr("pandas._libs.hashtable.Int64HashTable", lambda: SimpleNamespace())
-    assert not index_module._pandas_behaves()
+    assert not choice._pandas_behaves()
 
 
 @both
@@ -156,3 +158,69 @@ def test_key_table_with_colliding_hashes_finds_exact_keys(
         everything = list(known)
         again = table.find(array([p[0] for p in everything]), array([p[1] for p in everything]), identity, verify=True)
         assert again.tolist() == list(known.values())
+
+
+def test_numpy_index_grows_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, placed = buckets_module.Buckets.place, []
+
+    def counted(buckets: buckets_module.Buckets, hashes: np.ndarray, numbers: np.ndarray) -> None:
+        placed.append(len(hashes))
+        place(buckets, hashes, numbers)
+
+    monkeypatch.setattr(buckets_module.Buckets, "place", counted)
+    hashes = np.random.default_rng(2).integers(0, 2**64, 40_000, dtype=np.uint64)
+    index, step, both_tables = NumpyIndex(), 40, 0
+    for first in range(0, len(hashes), step):
+        placed.clear()
+        index.insert(hashes[first : first + step], np.arange(first, first + step))
+        assert sum(placed) <= 2_048, "entries move in steps"
+        both_tables += index._before is not None
+        some = np.arange(0, first + step, 17)
+        assert (index.lookup(hashes[some]) == some).all()
+        assert index.lookup(hashes[first + step - 3 : first + step + 3])[:3].tolist() == [*range(first + step)][-3:]
+    assert both_tables > 50, "lookups with two tables are tested"
+    assert (index.lookup(hashes) == np.arange(len(hashes))).all()
+    assert (index.lookup(hashes + np.uint64(1)) == -1).all()
+
+
+def test_memory_of_next_table_is_allocated_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, hashes = NumpyIndex(), np.random.default_rng(2).integers(0, 2**64, 40_000, dtype=np.uint64)
+    used = 0
+    for first in range(0, len(hashes), 40):
+        before = index._buckets
+        index.insert(hashes[first : first + 40], np.arange(first, first + 40))
+        if index._buckets is not before:
+            used += 1
+            assert index._buckets._touched == index._buckets.nbytes
+    assert used > 5
+
+
+def test_keys_move_from_pandas_to_numpy_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing_module, "MOST_IN_PANDAS", 5_000)
+    insert, inserted = NumpyIndex.insert, []
+
+    def counted(index: NumpyIndex, hashes: np.ndarray, slots: np.ndarray) -> None:
+        inserted.append(len(hashes))
+        insert(index, hashes, slots)
+
+    monkeypatch.setattr(NumpyIndex, "insert", counted)
+    hashes = np.random.default_rng(2).integers(0, 2**64, 12_000, dtype=np.uint64)
+    index, both_tables = GrowingIndex(), 0
+    for first in range(0, len(hashes), 40):
+        inserted.clear()
+        index.insert(hashes[first : first + 40], np.arange(first, first + 40))
+        assert sum(inserted) <= 40 + 512
+        both_tables += index._small is not None and index._large is not None
+        assert len(index) == first + 40
+        assert (index.lookup(hashes[: first + 40]) == np.arange(first + 40)).all()
+        assert (index.lookup(hashes[first + 40 :][:30]) == -1).all()
+    assert both_tables > 5
+    assert index._small is None
+
+
+def test_many_keys_at_once_need_no_table_of_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing_module, "MOST_IN_PANDAS", 100)
+    index = GrowingIndex()
+    index.insert(array([*range(500)]), np.arange(500))
+    assert index._small is None
+    assert index.lookup(array([499, 500])).tolist() == [499, -1]

@@ -293,9 +293,9 @@ def test_memory_is_allocated_while_tasks_go_on(monkeypatch):
         store.grant(shard, 1)
     session, other, free = store.session(1), store.session(2), []
 
-    def prepared(slots, needed):
+    def prepared(slots, needed, address_space):
         free.append(not other.gate.locked())
-        return made(slots, needed)
+        return made(slots, needed, address_space)
 
     made = SlotArrays.prepared
     monkeypatch.setattr(SlotArrays, "prepared", prepared)

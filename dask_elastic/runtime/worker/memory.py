@@ -26,7 +26,7 @@ PATIENCE = 5.0
 """Seconds for which a worker that is short of memory takes no rows; by then its backlog is processed."""
 
 LEAST_ROOM = 128 * 2**20
-"""Bytes that have to be free below the limit for rows to be taken again: queues, and columns of state that double."""
+"""Bytes that have to be free below the limit for rows to be taken again: queues, and state that grows."""
 
 RESERVE_SECONDS = 2.0
 """Seconds for which growing state waits for free memory."""
@@ -60,7 +60,7 @@ class Memory:
     -----
     If memory stays short although no rows are taken, it is filled by state, which does not shrink. Rows are then taken
     again, up to halfway from what the state has to the limit, and so on while there is room for rows below the limit.
-    A full column of state doubles, and the memory for it must be free before: Dask's nanny checks the process ten times
+    State grows in steps, and the memory for each must be free before: Dask's nanny checks the process ten times
     a second and kills it at 95 percent.
     """
 

@@ -163,17 +163,21 @@ class DiskSlots(SlotArrays):
         """Return the memory that `grow` needs: none."""
         return 0
 
-    def _grown(self, needed: int) -> int:
+    def extends(self, needed: int) -> bool:
+        """Return False: only arrays in memory are extended while sessions go on."""
+        return False
+
+    def _doubled(self, needed: int) -> int:
         # Files are extended in place, so that no room has to be kept for copies.
         return max(needed, self.capacity + max(self.capacity // 8, _LEAST_GROWTH))
 
-    def prepared(self, needed: int) -> None:
+    def prepared(self, needed: int, address_space: int = 0) -> None:
         """Return nothing: files are extended in place."""
         return
 
     def grow(self, needed: int, prepared: PreparedArrays | None = None) -> None:
         """Allocate space for at least `needed` slots; after an error the capacity is the one before."""
-        capacity = self._grown(needed)
+        capacity = self._doubled(needed)
         self._records.grow(capacity)
         self.shards.grow(capacity)  # type: ignore[attr-defined]
         for column, field in zip(self.values, self.fields, strict=True):
