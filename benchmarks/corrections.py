@@ -18,6 +18,8 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,9 +102,9 @@ def own_logic(rows: int, keys: int, batch: int, runs: int) -> dict[str, Any]:
 
 
 def measured(
-    windows: Any, rows: pa.RecordBatch, batch: int, logic: Any, **options: Any
+    windows: Any, rows: pa.RecordBatch, batch: int | Sequence[int], logic: Any, **options: Any
 ) -> tuple[float, Any, Windowing]:
-    """Return the CPU seconds of one task, and what it has measured of its windows."""
+    """Return the CPU seconds of one task, and what it has measured of its windows; `batch` is the rows of each."""
     topology = de.Topology("corrections")
     source = topology.source("rows", de.sources.Iterable(lambda: [], event_time="at")).key_by("key")
     source.window(windows).compute(logic, name="out", **options)
@@ -118,9 +120,10 @@ def measured(
     reached, step = None, operator.windowing.slice
     times, hashes = rows["at"].cast(pa.int64()).to_numpy(), hash_columns(rows, ("key",))
     began = time.thread_time()
-    for start in range(0, rows.num_rows, batch):
-        part = slice(start, start + batch)
-        task.process(rows.slice(start, batch), hashes[part], reached=reached)
+    sizes = [batch] * -(-rows.num_rows // batch) if isinstance(batch, int) else batch
+    for start, size in zip([0, *accumulate(sizes)], sizes, strict=False):
+        part = slice(start, start + size)
+        task.process(rows.slice(start, size), hashes[part], reached=reached)
         due = int(times[part].max()) // step * step
         if reached is None or due > reached:
             task.fire(SimpleNamespace(record=TimersDue(due), rows=record, reached=reached, side=None), policy)

@@ -170,7 +170,8 @@ class Windowing:
         Whether a row of a span is only in the instance with the same begin and end, as partial results are.
     share : bool or "auto"
         Whether instances share partial results per slice, or have a state each; "auto" shares if rows are in several
-        instances, these consist of at most `MOST_SLICES` slices, and results appear when they close.
+        instances, these consist of at most `MOST_SLICES` slices, and results do not both appear before they close and
+        allow for lateness.
     spans : {"within", "overlapping"}
         Which instances a row of a span is in: those that contain all of it, or any part of it.
 
@@ -241,8 +242,8 @@ class Windowing:
     def shares(self) -> bool:
         """Whether instances share partial results per slice."""
         if self.share == "auto":
-            if self.emit == "updates":
-                # Slices would be merged after each batch, not only when instances close.
+            if self.emit == "updates" and self.allowed_lateness:
+                # Slices are merged after each batch, which may cost more; the choice could not follow the load.
                 return False
             longest = max((window.length for window in self._event_windows), default=0)
             slices = (longest + self.allowed_lateness) // max(1, self.slice)

@@ -4,6 +4,33 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+BATCH_LOOKUPS, STEP_LOOKUPS = 1500, 180
+"""A batch, and each slice and each instance of a batch, cost as much as so many slices of a key, however few there are.
+"""
+
+
+def update_lookups(keys: float, slices: float, instances: float) -> float:
+    """Return the work of consolidating open instances from slices after a batch.
+
+    Parameters
+    ----------
+    keys : float
+        Keys with new rows.
+    slices, instances : float
+        The slices that are looked up for each of them, and the instances that are merged from these.
+
+    Returns
+    -------
+    float
+        The work, in slices of a key that are looked up and merged.
+
+    Examples
+    --------
+    >>> update_lookups(keys=1000, slices=11, instances=6)
+    15560.0
+    """
+    return float(keys * slices + STEP_LOOKUPS * (slices + instances) + BATCH_LOOKUPS)
+
 
 class WindowCosts(NamedTuple):
     """Sums over the work of tasks that keep partial results of windows; those of several tasks add up.
@@ -25,6 +52,11 @@ class WindowCosts(NamedTuple):
     corrections, correcting : float
         Pairs of a row and a closed instance that it corrects, and the CPU seconds of correcting instances of slices; of
         other instances, they are part of `adding`.
+    updates, emitting : float
+        Results of open instances, and the CPU seconds of making rows of them; with either plan.
+    lookups, looked, consolidating : float
+        The work of consolidating them from slices, as of `update_lookups`, that there would be; the part of it that was
+        done, because the partials are of slices; and the CPU seconds of this part.
 
     Examples
     --------
@@ -48,6 +80,11 @@ class WindowCosts(NamedTuple):
     instances: float = 0.0
     corrections: float = 0.0
     correcting: float = 0.0
+    updates: float = 0.0
+    emitting: float = 0.0
+    lookups: float = 0.0
+    looked: float = 0.0
+    consolidating: float = 0.0
 
     @classmethod
     def of_batch(cls, rows: int, pairs: int, seconds: float) -> WindowCosts:
@@ -67,7 +104,12 @@ class WindowCosts(NamedTuple):
     @property
     def seconds(self) -> float:
         """CPU seconds of all of it."""
-        return self.adding + self.merging + self.closing + self.correcting
+        return self.adding + self.merging + self.closing + self.correcting + self.updating
+
+    @property
+    def updating(self) -> float:
+        """CPU seconds of the results of open instances."""
+        return self.emitting + self.consolidating
 
     def plus(self, other: tuple[float, ...]) -> WindowCosts:
         """Return the sums; `other` has the same fields, or none.

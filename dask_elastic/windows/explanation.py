@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
 from dask_elastic.windows.unit_costs import COUNTS_AND_SUMS, MeasuredCosts
-from dask_elastic.windows.window_plan import UNCOMPARED, Partials, WindowPlan, plan_windows, window_load
+from dask_elastic.windows.window_plan import Partials, WindowPlan, plan_windows, single_lookups, window_load
 
 PARTIAL_BYTES = 80
 """Bytes of state of a partial of a few counts and sums, by which the number of keys is estimated."""
@@ -108,8 +108,7 @@ class WindowExplanation:
         chosen = "share='auto'" if self.windowing.share == "auto" else f"share={self.windowing.share}"
         lines = [f"partials: of {kept} ({chosen}); at most {self.partials_per_key} per key"]
         if plan.shared is None or plan.separate is None:
-            alternative = f"share={not shares}, not predicted" if plan.reason == UNCOMPARED else "none"
-            lines.append(f"the alternative: {alternative}, because {plan.reason}")
+            lines.append(f"the alternative: none, because {plan.reason}")
             return lines
         if shares:
             lines.append(
@@ -131,6 +130,8 @@ class WindowExplanation:
         lines.append(self._costs(plan))
         if self.windowing.allowed_lateness:
             lines.append(self._corrections())
+        if self.windowing.emit == "updates":
+            lines.append(self._updates())
         if impossible is not None or other >= own:
             return lines
         if self.windowing.changes_sharing:
@@ -169,6 +170,18 @@ class WindowExplanation:
         cost = measured.units.correction
         each = "" if cost is None else f", {_duration(cost)} each with slices"
         return f"corrections: {measured.corrected:.3g} per row{each}"
+
+    def _updates(self) -> str:
+        """Return how many results of open instances there are, and what consolidating them costs."""
+        measured = None if self.measured is None else self.measured.costs
+        if measured is None or not measured.updates:
+            return "updates: not measured yet; as those of batches of one row"
+        units = measured.units
+        guessed = "" if "lookup" in units.measured else ", as of counts and sums"
+        return (
+            f"updates: {measured.updates:.3g} results per row; with slices, {measured.lookups:.3g} lookups per row, "
+            f"{_duration(units.lookup)} each{guessed}"
+        )
 
     def _measured(self, measured: WindowMeasures) -> str:
         cost = "" if measured.row_cost is None else f", {measured.row_cost * 1e9:.0f} ns per row"
@@ -231,11 +244,13 @@ slices, 400 ns per result of instances; those of counts and sums, since nothing 
     if per_key is None:
         return explanation
     if measured is None:
-        load = window_load(1.0, 1.0, COUNTS_AND_SUMS)
+        load = window_load(1.0, 1.0, COUNTS_AND_SUMS, lookups=single_lookups(windowing))
     else:
         found = measured.costs or MeasuredCosts(COUNTS_AND_SUMS, 0.0, None, 0.0)
         keys = found.keys or max(1.0, measured.state_bytes / PARTIAL_BYTES / per_key)
-        load = window_load(measured.event_rows or measured.rows, keys, found.units, found.other, found.corrected)
+        lookups = found.lookups if found.updates else single_lookups(windowing)
+        rows = measured.event_rows or measured.rows
+        load = window_load(rows, keys, found.units, found.other, found.corrected, lookups)
     return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current)
 
 

@@ -47,6 +47,8 @@ class SharingLoad:
         CPU seconds per row that do not depend on the plan, those of batches included.
     keys : float or None
         The keys of a result; None to estimate them by the partials.
+    lookups : float
+        Slices of keys that a row makes updates look up, on average.
 
     Examples
     --------
@@ -59,6 +61,7 @@ class SharingLoad:
     costs: UnitCosts = COUNTS_AND_SUMS
     other: float = 0.0
     keys: float | None = None
+    lookups: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def choose_sharing(
     """
     keys = max(1.0, load.partials / kept_per_key(windowing, current)) if load.keys is None else load.keys
     costs = load.costs
-    plan = plan_windows(windowing, window_load(load.rows, keys, costs, load.other))
+    plan = plan_windows(windowing, window_load(load.rows, keys, costs, load.other, lookups=load.lookups))
     assert plan.shared is not None
     assert plan.separate is not None
     close = keys * ((plan.most_merges or 0.0) * costs.merge if costs.formed is None else costs.formed)

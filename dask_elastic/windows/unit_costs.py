@@ -5,8 +5,9 @@ Goal
 Method
     A batch takes a time of its own, whatever it contains, and a time for each pair of a row and a partial. Both follow
     from the sums of `WindowCosts` by least squares if the fit is good enough: if the sizes of batches differ, and few
-    batches take much longer than others, as the first ones do, or those on a busy machine. Otherwise, at most half of
-    the time is that of batches. The rest are ratios. What is not measured yet is that of counts and sums.
+    batches take much longer than others, as the first ones do, or those on a busy machine. Otherwise, half of the time
+    is that of batches at most, or what is left if a pair costs the most that the fit permits: in small batches, most
+    of the time may be theirs. The rest are ratios. What is not measured yet is that of counts and sums.
 Not done
     The caches of the processor, which make a pair cost more where there are more partials.
 
@@ -30,6 +31,9 @@ BATCH_COST, ROW_COST = 1e-4, 2e-8
 MERGE_COST, RESULT_COST = 3e-8, 4e-7
 """CPU seconds per merged key when instances of slices close, and per result of instances with partials of their own."""
 
+LOOKUP_COST = 1.5e-7
+"""CPU seconds to look up a slice of a key and to merge it into the open instances that a batch has changed."""
+
 LEAST_BATCHES = 20
 """So many batches are needed for a fit."""
 
@@ -38,6 +42,9 @@ LEAST_SPREAD = 0.1
 
 MOST_ERROR = 0.2
 """The standard error of the cost of a pair, as a share of it, up to which a fit is good."""
+
+STANDARD_ERRORS = 2
+"""A pair costs at most so many standard errors more than by the fit."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ class UnitCosts:
         For a result that was merged from slices, with all of its merges; None if there is none yet.
     correction : float or None
         For a late row and a closed instance of slices that it corrects; None if that is not measured.
+    lookup : float
+        For a slice of a key that is looked up for updates, as counted by `update_lookups`, with its merges.
     measured : tuple of str
         Which of these are measured; the others are those of counts and sums.
     """
@@ -68,6 +77,7 @@ class UnitCosts:
     result: float = RESULT_COST
     formed: float | None = None
     correction: float | None = None
+    lookup: float = LOOKUP_COST
     measured: tuple[str, ...] = ()
 
 
@@ -102,16 +112,18 @@ def unit_costs(costs: WindowCosts | None) -> UnitCosts:
     found: dict[str, float] = {}
     batch = COUNTS_AND_SUMS.batch
     if costs.pairs > 0 and costs.batches > 0:
-        fitted = _fitted(costs)
-        if fitted is not None:
+        fitted, is_sure = _fitted(costs)
+        if is_sure:
             found["batch"] = fitted
         # The rest of each batch must be worth something, or the plans would not differ.
-        batch = min(BATCH_COST, 0.5 * costs.adding / costs.batches) if fitted is None else fitted
+        batch = fitted if is_sure else max(fitted, min(BATCH_COST, 0.5 * costs.adding / costs.batches))
         found["row"] = max(0.0, costs.adding - batch * costs.batches) / costs.pairs
     if costs.merged > 0:
         found["merge"] = costs.merging / costs.merged
     if costs.apart > 0:
         found["result"] = costs.closing / costs.apart
+    if costs.looked > 0:
+        found["lookup"] = costs.consolidating / costs.looked
     formed = costs.results - costs.apart
     return UnitCosts(
         **(found | {"batch": batch}),
@@ -146,19 +158,26 @@ def completed(units: UnitCosts, earlier: UnitCosts) -> UnitCosts:
     return replace(units, **taken, formed=formed, measured=(*units.measured, *names))
 
 
-def _fitted(costs: WindowCosts) -> float | None:
-    """Return the cost of a batch by least squares; None if its size varies too little, or the fit makes no sense."""
+def _fitted(costs: WindowCosts) -> tuple[float, bool]:
+    """Return the cost of a batch by least squares, and whether that of a pair is sure.
+
+    If it is not, a pair costs as much as the fit permits, so that a batch costs that at least; 0 if sizes vary too
+    little, or the fit makes no sense.
+    """
     count, mean = costs.batches, costs.pairs / costs.batches
     if count < LEAST_BATCHES:
-        return None
+        return 0.0, False
     variance = costs.squares / count - mean**2
     if variance < (LEAST_SPREAD * mean) ** 2:
-        return None
+        return 0.0, False
     row = (costs.products / count - mean * costs.adding / count) / variance
     batch = costs.adding / count - row * mean
     residual = max(0.0, costs.deviation / count - (costs.adding / count) ** 2 - row**2 * variance)
     error = math.sqrt(residual / (count - 2) / variance)
-    return batch if batch >= 0 and error < MOST_ERROR * row else None
+    if batch >= 0 and error < MOST_ERROR * row:
+        return batch, True
+    most = max(0.0, row) + STANDARD_ERRORS * error
+    return (max(0.0, costs.adding / count - most * mean), False) if row > -STANDARD_ERRORS * error else (0.0, False)
 
 
 def measured_keys(parts: Iterable[WindowCosts | None]) -> float | None:
@@ -209,7 +228,8 @@ class MeasuredCosts:
     units : UnitCosts
         What rows, merges and results cost.
     other : float
-        CPU seconds per row that do not depend on the plan: routing, hashing, batches, evaluating columns.
+        CPU seconds per row that do not depend on the plan: routing, hashing, batches, evaluating columns, rows of
+        results of open instances.
     keys : float or None
         The keys of a result, K; None if an executor has no result yet.
     instances : float
@@ -218,6 +238,9 @@ class MeasuredCosts:
         The rows of all of this.
     corrected : float
         Closed instances that a row corrects, on average.
+    updates, lookups : float
+        Results of open instances for a row, on average; and the slices of keys that it takes to consolidate them, as
+        counted by `update_lookups`, with either plan.
     """
 
     units: UnitCosts
@@ -226,6 +249,8 @@ class MeasuredCosts:
     instances: float
     rows: float = 0.0
     corrected: float = 0.0
+    updates: float = 0.0
+    lookups: float = 0.0
 
 
 def measured_costs(parts: Sequence[PartMeasure]) -> MeasuredCosts:
@@ -256,9 +281,11 @@ def measured_costs(parts: Sequence[PartMeasure]) -> MeasuredCosts:
     units = unit_costs(total)
     rows = max(total.rows, 1.0)
     weighted = [(part.costs.rows, part.row_seconds) for part in parts if part.costs and part.row_seconds is not None]
-    other = units.batch * total.batches / rows
+    other = (units.batch * total.batches + total.emitting) / rows
     if (weight := sum(count for count, _ in weighted)) > 0:
         busy = sum(count * seconds for count, seconds in weighted) / weight
-        other = max(other, busy - (units.row * total.pairs + total.correcting) / rows)
+        own = units.row * total.pairs + total.correcting + total.consolidating
+        other = max(other, busy - own / rows)
     keys = measured_keys([part.costs for part in parts])
-    return MeasuredCosts(units, other, keys, total.instances / len(parts), total.rows, total.corrections / rows)
+    each = (count / rows for count in (total.corrections, total.updates, total.lookups))
+    return MeasuredCosts(units, other, keys, total.instances / len(parts), total.rows, *each)

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import MOST_TOTAL, is_number
+from dask_elastic.vocab.window_costs import update_lookups
 from dask_elastic.windows.consolidation import ConsolidationPlan, Pattern, plan
 from dask_elastic.windows.cost_model import sharing
 from dask_elastic.windows.unit_costs import UnitCosts
@@ -32,10 +33,6 @@ Partials: TypeAlias = Literal["slices", "instances"]
 
 RUNNING = 3
 """How often running merges merge a slice: behind a middle, before it, and for a result."""
-
-
-UNCOMPARED = "emit='updates' merges slices after each batch, which is not measured"
-"""Why there is no prediction for windows with updates."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,10 @@ class WindowLoad:
     correction_cost : float or None
         CPU seconds to correct an instance of slices; None for those of merging its slices, which the first late row of
         each key does.
+    lookups : float
+        Slices of keys that a row makes updates look up, on average, as counted by `update_lookups`.
+    lookup_cost : float
+        CPU seconds of one of them, with its merges.
 
     Raises
     ------
@@ -85,6 +86,8 @@ class WindowLoad:
     formed_cost: float | None = None
     corrected: float = 0.0
     correction_cost: float | None = None
+    lookups: float = 0.0
+    lookup_cost: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -94,7 +97,9 @@ class WindowLoad:
                 raise PlanningError(f"{name} is {value!r}: give a finite number, 0 or more.")
 
 
-def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0, corrected: float = 0.0) -> WindowLoad:
+def window_load(
+    rows: float, keys: float, costs: UnitCosts, other: float = 0.0, corrected: float = 0.0, lookups: float = 0.0
+) -> WindowLoad:
     """Return a load with measured costs.
 
     Parameters
@@ -109,6 +114,8 @@ def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0, 
         CPU seconds per row that do not depend on the plan.
     corrected : float
         Closed instances that a row corrects, on average.
+    lookups : float
+        Slices of keys that a row makes updates look up, on average.
 
     Returns
     -------
@@ -121,7 +128,7 @@ def window_load(rows: float, keys: float, costs: UnitCosts, other: float = 0.0, 
     5e-08
     """
     priced = costs.row, costs.merge, keys, costs.result, other, costs.formed
-    return WindowLoad(rows, *priced, corrected, costs.correction)
+    return WindowLoad(rows, *priced, corrected, costs.correction, lookups, costs.lookup)
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,7 @@ def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = Non
     -------
     WindowPlan
         The plan. Instances if slices are not possible: no row is in two instances, or rows stand for spans of time,
-        which may lie across slices. With updates, what was chosen.
+        which may lie across slices.
 
     Raises
     ------
@@ -237,13 +244,33 @@ def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = Non
         raise PlanningError(f"slice is {size}: give a divisor of {longest}, of which all instances consist.")
     if (len(windowing.time) > 1 or windowing.revised) and windowing.unshared is not None:
         return WindowPlan(windows, size, "instances", windowing.unshared)
-    if windowing.emit == "updates":
-        return WindowPlan(windows, size, "slices" if windowing.shares else "instances", UNCOMPARED)
     try:
         found = _consolidation(windows, size)
     except PlanningError:
         return WindowPlan(windows, size, "instances", "they consist of too many slices")
     return _cheaper(windows, size, found, load)
+
+
+def single_lookups(windowing: Windowing) -> float:
+    """Return the lookups of updates after a batch of one row, see `update_lookups`; 0 without updates.
+
+    Parameters
+    ----------
+    windowing : Windowing
+        Windows over event time.
+
+    Examples
+    --------
+    >>> from dask_elastic.windows import hopping
+    >>> single_lookups(Windowing((hopping("1h", "10min"),), ("at",), emit="updates"))
+    1711.0
+    """
+    windows = [window for window in windowing.windows if isinstance(window, EventWindow)]
+    if windowing.emit != "updates" or not windows:
+        return 0.0
+    # The instances of a row are those that end after it and begin before.
+    slices = max(2 * window.length - min(window.frequency, window.length) for window in windows) // windowing.slice
+    return update_lookups(1, slices, sum(-(-window.length // window.frequency) for window in windows))
 
 
 def slice_length(windows: tuple[EventWindow, ...]) -> int:
@@ -287,7 +314,8 @@ def _cheaper(windows: tuple[EventWindow, ...], size: int, found: ConsolidationPl
     merging = merges * load.keys * load.merge_cost if load.formed_cost is None else results * load.formed_cost
     slices = max(window.length for window in windows) // size
     correction = slices * load.merge_cost if load.correction_cost is None else load.correction_cost
-    shared = rows.shared / seconds + merging + load.rows * load.corrected * correction + other
+    amended = load.rows * (load.corrected * correction + load.lookups * load.lookup_cost)
+    shared = rows.shared / seconds + merging + amended + other
     separate = rows.separate / seconds + results * load.result_cost + other
     overlap = math.fsum(window.length / window.frequency for window in windows)
     reason = "they cost less"

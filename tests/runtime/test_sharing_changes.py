@@ -149,6 +149,21 @@ def test_cost_model_changes_the_plan_once_it_has_agreed_for_some_periods(run):
     run(test)
 
 
+def test_updates_that_look_up_much_end_slices(run):
+    async def test(job):
+        few = WindowCosts.of_batch(10_000, 10_000, 1e-3)._replace(results=1e3, instances=1.0, updates=1e5)
+        few = few._replace(merged=1e3, merging=1e-4, lookups=1e4, looked=1e4, consolidating=1e-3)
+        many = few._replace(lookups=1e6, looked=1e6, consolidating=0.1)
+        job.costs = WindowCosts()
+        for costs, changes in ((few, 0), (many, 2)):
+            for _ in range(5):
+                job.costs = job.costs.plus(costs)
+                await job.period(rows_per_second=10_000)
+            assert [call.separate for call in job.changes] == [True] * changes
+
+    run(test, windowing=replace(HOPPING, emit="updates"))
+
+
 def test_load_that_changes_to_and_fro_changes_no_plan(run):
     async def test(job):
         rows = 0
@@ -213,6 +228,7 @@ def test_home_that_refuses_leaves_the_plan_and_the_next_period_tries_again(run):
         (replace(HOPPING, share=True), "share=True"),
         (replace(HOPPING, share=False), "share=False"),
         (replace(HOPPING, allowed_lateness=SECOND), "allowed_lateness keeps corrected instances beside slices"),
+        (replace(HOPPING, allowed_lateness=SECOND, emit="updates"), "allowed_lateness keeps corrected instances"),
         (Windowing((EventWindow(0, SECOND, SECOND),), ("at",)), "no row is in two instances"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dask_elastic.topology.windowing import EventWindow, Windowing
@@ -61,6 +63,13 @@ def test_neither_plan_is_left_between_the_two_thresholds():
     assert kept or any(
         all(choice(rate, plan).partials == plan for plan in ("slices", "instances")) for rate in dense
     ), "small changes of the load change the plan"
+
+
+def test_updates_of_many_keys_are_those_of_instances_and_of_few_those_of_slices():
+    updated = replace(HOPPING, emit="updates")
+    for lookups, wanted in ((0.01, "slices"), (10.0, "instances")):
+        load = SharingLoad(rows=10_000, partials=0, keys=10.0, lookups=lookups)
+        assert {choose_sharing(updated, load, current).partials for current in ("slices", "instances")} == {wanted}
 
 
 def test_limit_excludes_slices_that_cost_less():

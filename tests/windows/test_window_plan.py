@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from dask_elastic.topology.windowing import CountWindow, EventWindow, SessionWindow, Windowing
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.vocab.window_costs import WindowCosts, update_lookups
 from dask_elastic.windows import hopping, session, tumbling
 from dask_elastic.windows.explanation import WindowMeasures, event_rows, explain_windows
 from dask_elastic.windows.unit_costs import PartMeasure, measured_costs
-from dask_elastic.windows.window_plan import WindowLoad, plan_windows, slice_length
+from dask_elastic.windows.window_plan import WindowLoad, plan_windows, single_lookups, slice_length
 
 MINUTE = 60_000_000
 FIGURE_7 = Windowing(tuple(tumbling(f"{minutes}min") for minutes in (5, 10, 15, 20)), ("at",))
@@ -54,7 +54,6 @@ def test_instances_are_chosen_where_merging_costs_more_than_rows():
     ("windowing", "reason"),
     [
         (Windowing((tumbling("1h"),), ("at",)), "no row is in two of them"),
-        (replace(FIGURE_7, emit="updates"), "emit='updates' merges slices after each batch, which is not measured"),
         (replace(FIGURE_7, time=("at", "until")), "rows that stand for spans of time may lie across slices"),
         (Windowing((hopping("30d", "1us"),), ("at",)), "they consist of too many slices"),
     ],
@@ -185,14 +184,47 @@ def test_explanation_tells_what_corrections_cost():
     assert "Job.share" not in str(found)
 
 
+def test_updates_count_for_slices_alone():
+    updated = replace(FIGURE_7, emit="updates")
+    before = plan_windows(updated, LOAD)
+    after = plan_windows(updated, replace(LOAD, lookups=5.0, lookup_cost=2e-7))
+    assert (before.partials, after.separate) == ("slices", before.separate)
+    assert after.shared - before.shared == pytest.approx(LOAD.rows * 5 * 2e-7)
+    dear = plan_windows(updated, replace(LOAD, lookups=5.0, lookup_cost=1e-5))
+    assert (dear.partials, dear.reason) == ("instances", "merging slices would cost more")
+    with pytest.raises(PlanningError, match="lookups is -1"):
+        replace(LOAD, lookups=-1)
+
+
+def test_explanation_tells_what_updates_cost():
+    updated = replace(FIGURE_7, emit="updates")
+    text = str(explain_windows("loans", updated))
+    assert "partials: of slices of 5min, which instances share (share='auto')" in text
+    assert "updates: not measured yet; as those of batches of one row" in text
+    costs = WindowCosts.of_batch(100, 100, 1e-3)._replace(updates=400.0, emitting=2e-4, lookups=5000.0)
+    measured = measured_costs([PartMeasure(None, costs)])
+    assert measured.other == pytest.approx((measured.units.batch + 2e-4) / 100)
+    text = str(explain_windows("loans", updated, WindowMeasures(100.0, 0.01, 1000, measured)))
+    assert "updates: 4 results per row; with slices, 50 lookups per row, 150 ns each, as of counts and sums" in text
+    costs = costs._replace(looked=5000.0, consolidating=1e-2)
+    measured = measured_costs([PartMeasure(1e-3, costs)])
+    assert measured.other == pytest.approx(1e-3 - (1e-3 - measured.units.batch) / 100 - 1e-4)
+    found = explain_windows("loans", updated, WindowMeasures(100.0, 0.1, 1000, measured), "slices")
+    assert "50 lookups per row, 2 us each" in str(found)
+    assert "instances would cost less; Job.share('loans', 'instances') changes at once to them" in str(found)
+
+
+def test_batch_of_one_row_looks_up_the_slices_of_all_instances_of_the_row():
+    assert single_lookups(FIGURE_7) == 0
+    # Instances of 5, 10, 15 and 20 minutes, of which the longest has four slices.
+    assert single_lookups(replace(FIGURE_7, emit="updates")) == update_lookups(1, 4, 4)
+
+
 def test_explanation_tells_why_there_is_no_alternative():
     spans = replace(FIGURE_7, time=("at", "until"))
     assert "the alternative: none, because rows that stand for spans" in str(explain_windows("loans", spans))
     updated = replace(FIGURE_7, allowed_lateness=MINUTE, emit="updates")
     found = explain_windows("loans", updated)
-    assert "the alternative: share=True, not predicted, because emit='updates' merges slices" in str(found)
+    assert "partials: of instances (share='auto')" in str(found)
     assert found.partials_per_key == 2 + 2 + 2 + 2
-    found = explain_windows("loans", replace(updated, share=True))
-    assert "partials: of slices of 5min, which instances share (share=True)" in str(found)
-    assert "the alternative: share=False, not predicted" in str(found)
     assert str(explain_windows("visits", Windowing((session("1h"),), ("at",)))).startswith("visits: sessions")

@@ -245,6 +245,15 @@ class EventCells:
             later = np.where(of_instances, later, ~self.sides([slices, slices + self.slice], side.begin)[0])
         return later if side.later else ~later
 
+    def numbers_of(self, starts: Numbers, ends: Numbers) -> Numbers:
+        """Return the numbers of instances, given their bounds; only if cells are instances."""
+        found = np.zeros(len(starts), np.int64)
+        for position, window in enumerate(self.windows):
+            instances, rest = np.divmod(starts - window.start, window.frequency)
+            own = (rest == 0) & (ends - starts == window.length)
+            found[own] = instances[own] * len(self.windows) + position + self._apart
+        return found
+
     def last_end(self, begin: int) -> int:
         """Return the latest end of an instance that begins before an event time."""
         return max(

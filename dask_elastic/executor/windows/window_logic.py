@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
+from dask_elastic.executor.windows.added_rows import AddedRows, Rows
 from dask_elastic.executor.windows.bound_windows import BoundWindows, bind_windows
+from dask_elastic.executor.windows.cell_writes import write_cells
 from dask_elastic.executor.windows.cells import Assigned, EventCells, Numbers
 from dask_elastic.executor.windows.closing import (
     Closing,
@@ -23,29 +24,26 @@ from dask_elastic.executor.windows.closing import (
 from dask_elastic.executor.windows.corrected_slices import CorrectedSlices
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
-from dask_elastic.executor.windows.session_cells import SessionCells, bounds_of_rows, make_cells
+from dask_elastic.executor.windows.session_cells import make_cells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
-from dask_elastic.executor.windows.timed_rows import TimedRows, part_of_rows
-from dask_elastic.executor.windows.updated_slices import SliceWrite, UpdatedSlices, write_slices
-from dask_elastic.routing.hashing import checks_of
+from dask_elastic.executor.windows.timed_rows import TimedRows
+from dask_elastic.executor.windows.updated_instances import UpdatedInstances, update_costs
 from dask_elastic.state.index import Words
-from dask_elastic.state.session import Session
+from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.state.slots import Column
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.window_fields import NO_END
-from dask_elastic.state.windows.instance_marks import has_mark, marked
+from dask_elastic.state.windows.instance_marks import has_mark
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import check_schema
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
+from dask_elastic.vocab.chosen_rows import copied, taken
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.state_record import BEGINNING, TimersDue
 from dask_elastic.vocab.window_costs import WindowCosts, WindowTally
 from dask_elastic.vocab.window_side import WindowSide
-
-Rows: TypeAlias = pa.RecordBatch | ChosenRows
 
 
 class WindowLogic:
@@ -83,7 +81,9 @@ class WindowLogic:
         self._places: SlicePlaces | None = None
         self._instances: EventCells | None = None
         self._corrected: CorrectedSlices | None = None
-        self._updates: UpdatedSlices | None = None
+        self._adding = AddedRows(operator, self.cells, self._known, session)
+        self._updates: UpdatedInstances | None = None
+        self._updating = WindowCosts()
         if isinstance(self.cells, EventCells) and self.cells.merges:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
             self._instances = EventCells(operator.windowing, separate=True)
@@ -91,7 +91,7 @@ class WindowLogic:
             if operator.windowing.allowed_lateness:
                 self._corrected = CorrectedSlices(operator.windowing, operator.keys, *shared, emits)
             if operator.windowing.emit == "updates" and emits:
-                self._updates = UpdatedSlices(operator.windowing, operator.keys, *shared)
+                self._updates = UpdatedInstances(operator, *shared, self._began)
         self._emits = emits
         self._bound: BoundWindows | None = None
         self.clock: Callable[[], float] | None = None
@@ -142,7 +142,7 @@ class WindowLogic:
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
-            began, count = self._began(), rows.num_rows
+            began, count, self._updating = self._began(), rows.num_rows, WindowCosts()
             closed = BEGINNING if reached is None else reached
             cells = self.cells if side is None and not separate else self._instances or self.cells
             assigned = cells.of(times, closed, side)
@@ -158,7 +158,10 @@ class WindowLogic:
                 outputs += self._corrected.write(corrected)
             self._separate = separate or side is not None or self._places is None
             if self.clock is not None:
-                self._tally().add_batch(count, assigned.pairs(count), self.clock() - began)
+                seconds = self.clock() - began - self._updating.updating
+                self._tally().add_batch(count, assigned.pairs(count), max(0.0, seconds))
+                if self._updating.updates:
+                    self._tally().add(self._updating)
                 if corrected is None and assigned.counts.corrected:
                     self._note_corrections(assigned, 0.0)
             counts = assigned.counts._replace(untimed=counts.untimed)
@@ -186,66 +189,20 @@ class WindowLogic:
             rows, hashes = taken(rows, assigned.rows), hashes.take(assigned.rows)
         if self._places is not None and len(assigned.numbers):
             if not assigned.of_instances:
-                writes = self._in_places(bound, rows, hashes, assigned, self._places)
-                if self._updates is not None:
-                    return self._updates.write(bound, writes, reached)
-                return write_slices(self._session, writes)
+                writes = self._adding.in_places(bound, rows, hashes, assigned, self._places)
+                if self._updates is None:
+                    return write_cells(self._session, writes)
+                outputs = self._updates.write(bound, writes, reached)
+                self._updating = self._updates.take_costs()
+                return outputs
+            if self._updates is not None:
+                write = self._adding.apart(bound, rows, hashes, assigned, self._places)
+                outputs = self._updates.write_instances(bound, write)
+                self._updating = self._updates.take_costs()
+                return outputs
             self._places.added_apart()
-        found = self._located(bound, rows, hashes, assigned, assigned.numbers)
+        found = self._adding.located(bound, rows, hashes, assigned, assigned.numbers)
         return self._added(bound, rows, assigned, found)
-
-    def _located(
-        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, numbers: Numbers
-    ) -> CellsOfRows:
-        checks = checks_of(rows, bound.keys, self.operator.keys)
-        return self._known.locate(rows, self.operator.keys, hashes, checks, numbers, assigned.cells)
-
-    def _in_places(
-        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
-    ) -> list[SliceWrite]:
-        """Add rows to their slices, which are in their places unless these are occupied; nothing is written yet."""
-        # One that raises must leave the state as it was.
-        writes: list[SliceWrite] = []
-        while len(hashes):
-            of_slices = places.of(assigned.numbers)
-            distinct, first = np.unique(of_slices, return_index=True)
-            if len(distinct) < len(of_slices) and assigned.cells is not None:
-                # Slices far from each other have one place.
-                apart = np.ones(len(of_slices), np.bool_)
-                apart[first] = False
-                chosen = apart.take(assigned.cells)
-                if chosen.any():
-                    writes.append(self._added_apart(bound, *part_of_rows(rows, hashes, assigned, chosen), places))
-                    rows, hashes, assigned = part_of_rows(rows, hashes, assigned, ~chosen)
-                    continue
-            found = self._located(bound, rows, hashes, assigned, of_slices)
-            numbers = assigned.numbers.take(first.take(np.searchsorted(distinct, found.numbers)))
-            starts = places.starts(numbers)
-            occupied = places.occupied(bound, found, starts)
-            if not occupied.any():
-                writes.append(self._changes(bound, rows, assigned, found, numbers, starts))
-                places.changed(numbers)
-                break
-            if not places.move(np.unique(numbers[occupied])):
-                chosen = occupied.take(found.located.grouping.ordinals)
-                writes.append(self._added_apart(bound, *part_of_rows(rows, hashes, assigned, chosen), places))
-                rows, hashes, assigned = part_of_rows(rows, hashes, assigned, ~chosen)
-        return writes
-
-    def _added_apart(
-        self, bound: BoundWindows, rows: Rows, hashes: Words, assigned: Assigned, places: SlicePlaces
-    ) -> SliceWrite:
-        """Return slices outside places with rows."""
-        found = self._located(bound, rows, hashes, assigned, assigned.numbers)
-        places.added_apart()
-        return self._changes(bound, rows, assigned, found, found.numbers, places.starts(found.numbers))
-
-    def _changes(
-        self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows, numbers: Numbers, starts: Numbers
-    ) -> SliceWrite:
-        current = self._session.gather(found.located)
-        after = self._with_rows(bound, rows, assigned, found, list(current), starts)
-        return SliceWrite(rows, found, numbers, current, after)
 
     def _added(self, bound: BoundWindows, rows: Rows, assigned: Assigned, found: CellsOfRows) -> list[pa.RecordBatch]:
         """Add rows to the cells that were found; returns the results that appear at once."""
@@ -253,7 +210,7 @@ class WindowLogic:
         outputs: list[pa.RecordBatch] = []
 
         def update(current: list[Column]) -> list[Column]:
-            after = self._with_rows(bound, rows, assigned, found, current)
+            after = self._adding.to(bound, rows, assigned, found, current)
             if not self.windowing.revised:
                 return after
             closed = assigned.closed.take(assigned.of_groups(located))
@@ -264,40 +221,25 @@ class WindowLogic:
             if self._emits:
                 # A result that raises leaves the state as it was: its rows may be processed again without others.
                 chosen = closed if self.windowing.emit == "closed" else np.ones_like(closed)
-                outputs.extend(bound.results_now(rows, self.operator.keys, located, np.flatnonzero(chosen), after))
+                outputs.extend(self._shown(bound, rows, located, np.flatnonzero(chosen), after))
             return after
 
         self._session.apply(located, update)
         return outputs
 
-    def _with_rows(
-        self,
-        bound: BoundWindows,
-        rows: Rows,
-        assigned: Assigned,
-        found: CellsOfRows,
-        current: list[Column],
-        starts: Numbers | None = None,
-    ) -> list[Column]:
-        """Return the values of cells with new rows, given those before."""
-        located = found.located
-        after = bound.bundle.update(current[: bound.own], rows, located.grouping)
-        own = current[bound.own :]
-        known = own[1] != NO_END
-        if isinstance(self.cells, SessionCells):
-            own[:2] = bounds_of_rows(assigned.starts, located, known, own)
-        if not known.all():
-            if starts is not None:
-                assert isinstance(self.cells, EventCells)
-                own[:2] = starts, starts + self.cells.slice
-            elif isinstance(self.cells, EventCells):
-                cells = assigned.of_groups(located)
-                own[:2] = assigned.starts.take(cells), assigned.ends.take(cells)
-            if self.cells.merges:
-                own[2:4] = found.identities()
-                if assigned.of_instances:
-                    own[0] = marked(own[0])
-        return after + own
+    def _shown(
+        self, bound: BoundWindows, rows: Rows, located: Located, chosen: Numbers, after: list[Column]
+    ) -> list[pa.RecordBatch]:
+        """Return the results of instances that rows have changed, and note what those of open ones cost."""
+        cells, keys = self.cells, self.operator.keys
+        if self.windowing.emit != "updates" or self.clock is None or not isinstance(cells, EventCells):
+            return bound.results_now(rows, keys, located, chosen, after)
+        began = self.clock()
+        outputs = bound.results_now(rows, keys, located, chosen, after)
+        if outputs:
+            starts, ends = (column.take(chosen) for column in after[bound.own : bound.own + 2])
+            self._updating = update_costs(cells, starts, ends, self.clock() - began)
+        return outputs
 
     # partials of shards that have moved
 
@@ -327,8 +269,8 @@ class WindowLogic:
                     return []
                 assert isinstance(self.cells, EventCells)
                 rows, hashes, assigned = handed.in_slices(chosen, self.cells)
-                writes = self._in_places(handed.bound, rows, hashes, assigned, self._places)
-                return write_slices(self._session, writes)
+                writes = self._adding.in_places(handed.bound, rows, hashes, assigned, self._places)
+                return write_cells(self._session, writes)
 
             policy.run(self.operator.name, run, handed.rows.take(array_of(part)))
 

@@ -98,14 +98,17 @@ def test_results_are_those_of_the_rows_after_two_changes(submit, client, wait_un
     assert [partials for partials, _ in own] == ["instances", "slices"]
 
 
-def test_open_windows_that_share_slices_have_updates_while_shards_move(submit, client, wait_until):
-    job = submit(share=True, emit="updates", light_load=0)
+def test_open_windows_have_updates_while_the_plan_changes_and_shards_move(submit, client, wait_until):
+    job = submit(emit="updates", light_load=0)
     for step, cores in enumerate(({}, dict.fromkeys(client.nthreads(), 1), {})):
         job.send(rows(100 * step, 100 * step + 100), "rows")
         wait_until(lambda step=step: job.metrics()["event_time"].min() >= at(100 * step + 99), "event time advances")
+        if step == 0:
+            assert lengths(job) == {FREQUENCY}
+        job.share("counts", "slices" if step else "instances")
         if cores:
             job.set_cores("counts", cores)
-    assert lengths(job) == {FREQUENCY}
+    assert "lookups per row" in str(job.explain("counts"))
     wait_until(lambda: job.moves()["across_nodes"].any(), "shards have moved between nodes")
     job.drain(timeout=100)
     found, closed = {}, Counter()

@@ -10,7 +10,7 @@ from dask_elastic.executor import events
 from dask_elastic.executor.control_records.sharing import Sharing
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.piece import Receipt
-from dask_elastic.executor.windows import closing, window_logic
+from dask_elastic.executor.windows import added_rows, closing
 from dask_elastic.executor.windows.partials import Partials
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.window_logic import WindowLogic
@@ -68,7 +68,7 @@ def partial_of_an_instance_counts_for_longer_ones(monkeypatch):
 
 
 def instances_are_stored_without_marks(monkeypatch):
-    monkeypatch.setattr(window_logic, "marked", lambda starts: starts)
+    monkeypatch.setattr(added_rows, "marked", lambda starts: starts)
 
 
 def instances_lack_what_came_before_the_change(monkeypatch):

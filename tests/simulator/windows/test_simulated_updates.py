@@ -1,23 +1,28 @@
-"""Open instances that share slices have results after each batch that changes them, under moves, losses, restarts."""
+"""Open instances have results after each batch that changes them, under moves, losses, restarts and changes of plan."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import window_job
+from sharing_scenario import BETWEEN, CHANGES, SharingSimulation
 from window_job import TIME, Expected, Instance
 from window_scenario import WindowScenario, WindowSimulation
 
 from dask_elastic.executor.piece import Replay
 from dask_elastic.executor.recovery import Recovery
+from dask_elastic.executor.windows.partial_kinds import PartialKinds
 from dask_elastic.executor.windows.slice_places import SlicePlaces
-from dask_elastic.executor.windows.updated_slices import UpdatedSlices, _Touched
+from dask_elastic.executor.windows.updated_instances import UpdatedInstances, _Touched
 from dask_elastic.simulator import SimulatedCheckpoint
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
+from dask_elastic.state.window_fields import NO_END
 from dask_elastic.topology.windowing import EventWindow, Windowing
 
 SEEDS = 8
@@ -32,6 +37,7 @@ UPDATED = (
     Windowing((EventWindow(3, 40, 10),), (TIME,), emit="updates", share=True),
     Windowing((EventWindow(0, 8, 2), EventWindow(0, 60, 20)), (TIME,), 30, emit="updates", share=True),
 )
+CHANGING = [replace(windowing, share="auto") for windowing in UPDATED if not windowing.allowed_lateness]
 
 
 @dataclass
@@ -70,6 +76,35 @@ class UpdatedScenario(WindowScenario):
         return UpdatedSimulation(**vars(super().continued(first, checkpoint)))
 
 
+@dataclass
+class ChangingSimulation(SharingSimulation, UpdatedSimulation):
+    """One simulation; each update has all rows of its instance, whatever its partials are of."""
+
+
+@dataclass(frozen=True)
+class ChangingScenario(WindowScenario):
+    """A `WindowScenario` with updates, whose plan changes at random times."""
+
+    @property
+    def windowing(self) -> Windowing:
+        found = CHANGING[self.seed % len(CHANGING)]
+        assert found.changes_sharing
+        return found
+
+    def _simulation(self, batches, shards, random, options) -> ChangingSimulation:
+        return self._changing(super()._simulation(batches, shards, random, options))
+
+    def continued(self, first: WindowSimulation, checkpoint: SimulatedCheckpoint) -> ChangingSimulation:
+        return self._changing(super().continued(first, checkpoint))
+
+    def _changing(self, made: WindowSimulation) -> ChangingSimulation:
+        simulation = ChangingSimulation(**vars(made))
+        random = np.random.default_rng([self.seed, 5])
+        for at in np.cumsum(random.integers(1, BETWEEN, CHANGES)).tolist():
+            simulation.world.schedule.at(at, partial(simulation.change, random))
+        return simulation
+
+
 @pytest.fixture(autouse=True)
 def _few_keys(monkeypatch):
     """Let several batches have rows of a key in one instance."""
@@ -99,6 +134,16 @@ def test_open_instances_have_results_in_the_task_of_another_compute(place):
         UpdatedScenario(seed, place=place).check()
 
 
+@pytest.mark.parametrize("outages", [0.0, 0.25])
+def test_updates_do_not_depend_on_changes_of_the_plan(outages):
+    happened = Counter()
+    for seed in range(SEEDS):
+        happened += ChangingScenario(seed, outages).check().happened()
+    for what in ("rows of instances", "closes of both", "checkpoints", "moves across nodes", "updated again"):
+        assert happened[what] > SEEDS // 4, what
+    assert not outages or happened["losses with replay"] > SEEDS // 2
+
+
 # mutants
 
 
@@ -126,14 +171,14 @@ def update_is_missing_for_all_but_the_first_key(monkeypatch):
 
 def update_is_missing_for_longer_windows(monkeypatch):
     """Only the instances that close next have results."""
-    real = UpdatedSlices._results
+    real = UpdatedInstances._results
 
     def results(self, bound, touched, reached):
         made = real(self, bound, touched, reached)
         ends = [batch.column("window_end").to_numpy() for batch in made]
         return [batch.filter(one == one.min()) for batch, one in zip(made, ends, strict=True)]
 
-    monkeypatch.setattr(UpdatedSlices, "_results", results)
+    monkeypatch.setattr(UpdatedInstances, "_results", results)
 
 
 def update_lacks_slices_in_other_places(monkeypatch):
@@ -143,8 +188,10 @@ def update_lacks_slices_in_other_places(monkeypatch):
 
 def closed_instances_have_updates(monkeypatch):
     """Late rows make results of instances that have closed."""
-    real = UpdatedSlices._results
-    monkeypatch.setattr(UpdatedSlices, "_results", lambda self, bound, of, reached: real(self, bound, of, reached - 30))
+    real = UpdatedInstances._results
+    monkeypatch.setattr(
+        UpdatedInstances, "_results", lambda self, bound, of, reached: real(self, bound, of, reached - 30)
+    )
 
 
 MUTANTS = [
@@ -153,11 +200,54 @@ MUTANTS = [
     if callable(value) and getattr(value, "__module__", "") == __name__ and name[0].islower() and name[:5] != "test_"
 ]
 
+# of changes of the plan
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_mutant_is_found(mutant, monkeypatch):
+
+def update_of_slices_lacks_the_partial_of_the_instance(monkeypatch):
+    real = PartialKinds.last_end
+    monkeypatch.setattr(
+        PartialKinds, "last_end", lambda self, bound, of_instances: NO_END if of_instances else real(self, bound, False)
+    )
+
+
+def update_of_an_instance_lacks_its_slices(monkeypatch):
+    real = PartialKinds.last_end
+    monkeypatch.setattr(
+        PartialKinds, "last_end", lambda self, bound, of_instances: real(self, bound, True) if of_instances else NO_END
+    )
+
+
+def rows_of_instances_have_no_update(monkeypatch):
+    monkeypatch.setattr(
+        UpdatedInstances, "write_instances", lambda self, bound, write: write.write(self._session) or []
+    )
+
+
+def partial_of_the_instance_is_that_of_another_one(monkeypatch):
+    real = UpdatedInstances._of_own
+
+    def of_own(self, bound, touched, changed):
+        return real(self, bound, touched, changed._replace(bounds=np.roll(changed.bounds, 1, axis=0)))
+
+    monkeypatch.setattr(UpdatedInstances, "_of_own", of_own)
+
+
+CHANGE_MUTANTS = [
+    update_of_slices_lacks_the_partial_of_the_instance,
+    update_of_an_instance_lacks_its_slices,
+    rows_of_instances_have_no_update,
+    partial_of_the_instance_is_that_of_another_one,
+]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scenario"),
+    [(mutant, UpdatedScenario) for mutant in MUTANTS] + [(mutant, ChangingScenario) for mutant in CHANGE_MUTANTS],
+    ids=lambda value: value.__name__,
+)
+def test_mutant_is_found(mutant, scenario, monkeypatch):
     mutant(monkeypatch)
     for seed in range(MOST_SEEDS):
-        if UpdatedScenario(seed).failure() is not None:
+        if scenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dask_elastic as de
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy
-from dask_elastic.executor.windows import updated_slices
+from dask_elastic.executor.windows import updated_instances
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.state import KeyedStore
@@ -27,18 +27,15 @@ WINDOWS = [
     [de.windows.sliding(0, "4us", "2us"), de.windows.sliding("1us", "4us", "2us")],
 ]
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=12)
-STEPS = st.lists(
-    st.one_of(
-        ROWS,
-        st.integers(1, 9),
-        st.tuples(st.just("record"), st.integers(1, 9)),
-        st.tuples(st.just("move"), st.integers(0, GROUPS - 1), st.integers(1, 2)),
-        st.just("pack"),
-        st.just("restart"),
-    ),
-    min_size=3,
-    max_size=12,
+STEP = st.one_of(
+    ROWS,
+    st.integers(1, 9),
+    st.tuples(st.just("record"), st.integers(1, 9)),
+    st.tuples(st.just("move"), st.integers(0, GROUPS - 1), st.integers(1, 2)),
+    st.just("pack"),
+    st.just("restart"),
 )
+STEPS = st.lists(STEP, min_size=3, max_size=12)
 
 
 def result_of(state):
@@ -71,7 +68,8 @@ class Tasks:
             AGGREGATES, name="out", emit="updates", share=share, allowed_lateness=lateness * 1e-6
         )
         self.operator = topology.operator("out")
-        assert self.operator.windowing.shares is share
+        assert self.operator.windowing.shares is bool(share)
+        self.separate = False
         self.store = KeyedStore(GROUPS, lambda hashes: (hashes % GROUPS).astype(int), track_dirty=True)
         for shard in range(GROUPS):
             self.store.grant(shard, 1 + shard % 2)
@@ -95,7 +93,8 @@ class Tasks:
         for task, logic in self.logics.items():
             chosen = np.flatnonzero(owners == task)
             if len(chosen):
-                made = logic.process(batch.take(pa.array(chosen)), hashes[chosen], reached=self.reached)
+                part = batch.take(pa.array(chosen))
+                made = logic.process(part, hashes[chosen], reached=self.reached, separate=self.separate)
                 found += [row for results in made for row in results.to_pylist()]
         return shown(found)
 
@@ -123,6 +122,8 @@ class Tasks:
             self.store.grant(step[1], step[2])
         elif step == "pack":
             self.store._pack()
+        elif step == "change":
+            self.separate = not self.separate
         else:
             self.restart()
         return []
@@ -145,6 +146,77 @@ def test_updates_are_those_of_separate_instances(windows, lateness, steps):
         assert shared == separate
 
 
+@pytest.mark.parametrize("windows", range(len(WINDOWS)))
+@settings(max_examples=40)
+@given(st.lists(st.one_of(STEP, st.just("change")), min_size=3, max_size=16))
+def test_updates_do_not_depend_on_changes_of_the_plan(windows, steps):
+    changing, fixed = Tasks(WINDOWS[windows], "auto"), Tasks(WINDOWS[windows], False)
+    base = 100
+    for step in [*steps, ("record", 10**6)]:
+        base += step[1] if isinstance(step, tuple) and step[0] == "record" else 0
+        found = changing.step(step, base)
+        if step != "change":
+            assert found == fixed.step(step, base)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_results_of_open_instances_are_merged_from_both_kinds_of_partials(separate):
+    changing, fixed = Tasks(WINDOWS[0], "auto"), Tasks(WINDOWS[0], False)
+    changing.separate = separate
+    for step in (3, "change", 2, "restart", 4, "change", 5, ("record", 6), 2, ("move", 0, 2), 3):
+        found = changing.step(step, 106)
+        if step != "change":
+            assert found == fixed.step(step, 106)
+            assert found or not isinstance(step, int)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_shard_that_moves_brings_partials_of_the_other_kind(separate):
+    tasks = Tasks(WINDOWS[0], "auto")
+    keys = {}
+    for number in range(50):
+        batch = pa.record_batch([[f"key {number}"], [0], [0]], schema=SCHEMA)
+        keys.setdefault(int(hash_columns(batch, ("key",))[0] % GROUPS), f"key {number}")
+    # Shard 0 is of task 1, shard 1 of task 2.
+    tasks.separate = separate
+    tasks.rows([(keys[0], 10, 1)])
+    tasks.separate = not separate
+    tasks.rows([(keys[1], 10, 1)])
+    tasks.store.revoke(0)
+    tasks.store.grant(0, 2)
+    assert {row[4] for row in tasks.rows([(keys[0], 10, 2)])} == {2}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_result_that_raises_after_a_change_leaves_partials_as_they_were(separate):
+    changing, fixed = Tasks(WINDOWS[0], "auto"), Tasks(WINDOWS[0], False)
+    changing.separate = not separate
+    for tasks in (changing, fixed):
+        tasks.rows([("a", 10, 1), ("b", 12, 2)])
+        changing.separate = separate
+        with pytest.raises(Exception, match="13 has no result"):
+            tasks.rows([("a", 11, 5), ("b", 12, 13), ("c", 12, 7)])
+    last = [("a", 11, 5), ("b", 12, 6), ("c", 12, 7)]
+    assert changing.rows(last) == fixed.rows(last)
+    assert changing.record(1000) == fixed.record(1000)
+
+
+def test_slices_are_not_looked_up_when_no_open_instance_has_any(monkeypatch):
+    tasks = Tasks(WINDOWS[0], "auto")
+    tasks.rows([("a", 10, 1)])
+    tasks.separate = True
+    read = []
+    real = updated_instances.UpdatedInstances._of_slices
+    monkeypatch.setattr(
+        updated_instances.UpdatedInstances, "_of_slices", lambda self, *args: read.append(1) or real(self, *args)
+    )
+    for at, lookups in ((10, 1), (13, 2), (14, 2), (15, 2)):
+        # The slice ends at 11, where the earliest instance of a row at 14 begins.
+        tasks.record(at)
+        assert tasks.rows([("a", at, 2)])
+        assert len(read) == lookups
+
+
 def test_each_batch_has_one_result_of_each_open_instance_that_it_changes():
     tasks = Tasks(WINDOWS[0], True)
     found = tasks.rows([("a", 10, 1), ("a", 10, 2), ("b", 20, 3)])
@@ -158,7 +230,7 @@ def test_each_batch_has_one_result_of_each_open_instance_that_it_changes():
 
 
 def test_slices_are_read_in_parts(monkeypatch):
-    monkeypatch.setattr(updated_slices, "MOST_LOOKUPS", 7)
+    monkeypatch.setattr(updated_instances, "MOST_LOOKUPS", 7)
     both = [Tasks(WINDOWS[1], share) for share in (True, False)]
     for step in (8, [(key, key * 3, key) for key in range(5)]):
         shared, separate = (tasks.step(step, 100) for tasks in both)
