@@ -1,11 +1,14 @@
 """The CPU time of windows with updates by plan, and what the cost model chooses by what either plan has measured.
 
+With `--emit closed`, that of windows without updates, for example with more keys than fit the processor's caches.
+
 Prints one JSON line per setting: milliseconds of one task per batch with each plan (adding rows, results of open
 instances, closing), the share of the updates in the first, the ratio that the cost model predicts by the measures of
 each plan beside the real one, and how many times the time of the better plan its choice takes, in the worse case.
 The task adds counts and sums without an executor around it. Runs alternate between the plans; medians.
 
     python benchmarks/updates.py [--runs 3] [--rows 300 3000 30000] [--keys 1 100 1000 10000] [--batches 40]
+        [--emit updates|closed] [--windows "20s every 10s" ...]
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import pyarrow as pa
 from corrections import AGGREGATES, SCHEMA, SECOND, measured
 
 import dask_elastic as de
-from dask_elastic.topology.windowing import Windowing
+from dask_elastic.topology.windowing import Emit, Windowing
 from dask_elastic.vocab.window_costs import WindowCosts
 from dask_elastic.windows.unit_costs import PartMeasure, measured_costs
 from dask_elastic.windows.window_plan import WindowPlan, plan_windows, window_load
@@ -54,7 +57,7 @@ def predicted(windowing: Windowing, costs: WindowCosts, seconds: float) -> Windo
     return plan_windows(windowing, window_load(found.rows / seconds, found.keys, found.units, found.other, *rates))
 
 
-def compared(name: str, rows: int, keys: int, batches: int, runs: int) -> dict[str, Any]:
+def compared(name: str, rows: int, keys: int, batches: int, runs: int, emit: Emit = "updates") -> dict[str, Any]:
     """Return what both plans take for one setting."""
     windows, seconds = WINDOWS[name]
     batch, sizes = stream(rows, batches, keys, seconds)
@@ -63,7 +66,7 @@ def compared(name: str, rows: int, keys: int, batches: int, runs: int) -> dict[s
     costs: dict[bool, WindowCosts] = {}
     for _ in range(runs):
         for share in took:
-            cpu, costs[share], windowing = measured(windows, batch, sizes, AGGREGATES, share=share, emit="updates")
+            cpu, costs[share], windowing = measured(windows, batch, sizes, AGGREGATES, share=share, emit=emit)
             took[share].append(cpu)
             plans[share] = predicted(windowing, costs[share], seconds * batches)
     slices, instances = (statistics.median(took[share]) for share in (True, False))
@@ -76,7 +79,7 @@ def compared(name: str, rows: int, keys: int, batches: int, runs: int) -> dict[s
         "slices_ms": round(slices / batches * 1e3, 2),
         "instances_ms": round(instances / batches * 1e3, 2),
         "updating": round(found.updating / slices, 2),
-        "ns_per_lookup": round(found.consolidating / found.looked * 1e9),
+        "ns_per_lookup": round(found.consolidating / max(found.looked, 1.0) * 1e9),
         "ratio": round(instances / slices, 2),
         "by_slices": round(ratios[True], 2),
         "by_instances": round(ratios[False], 2),
@@ -102,11 +105,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--keys", type=int, nargs="+", default=[1, 100, 1_000, 10_000])
     parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--emit", choices=["updates", "closed"], default="updates")
+    parser.add_argument("--windows", nargs="+", choices=list(WINDOWS), default=list(WINDOWS))
     given = parser.parse_args()
-    for name in WINDOWS:
+    for name in given.windows:
         for rows in given.rows:
             for keys in given.keys:
-                print(json.dumps(compared(name, rows, keys, given.batches, given.runs)), flush=True)
+                print(json.dumps(compared(name, rows, keys, given.batches, given.runs, given.emit)), flush=True)
 
 
 if __name__ == "__main__":

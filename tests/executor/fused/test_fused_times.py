@@ -11,6 +11,7 @@ import pytest
 import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic.testing import run
+from dask_elastic.topology import build_components
 from dask_elastic.vocab.errors import TopologyError
 
 ROWS = 400
@@ -99,6 +100,17 @@ def counted_windows_behind(topology, rows):
     return first, first.key_by("area").window(de.windows.count(5)).compute({"trips": agg.Count()}, name="second")
 
 
+def counted_windows_in_front(topology, rows):
+    first = rows.key_by("area", "car").window(de.windows.count(6, 2)).compute(FARES, name="first")
+    return first, first.key_by("area", "car").compute({"most": agg.Max("fares")}, name="second")
+
+
+def counted_windows_in_both(topology, rows):
+    first = rows.key_by("area").window(de.windows.count(4, 2)).compute(FARES, name="first")
+    window = first.key_by("area").window(de.windows.count(3))
+    return first, window.compute({"trips": agg.Sum("trips"), "most": agg.Max("fares")}, name="second")
+
+
 EXPIRING = de.Value(pa.int64(), ttl="6min", ttl_clock="event")
 
 
@@ -135,6 +147,8 @@ SHAPES = [
     windows_behind_windows,
     sessions_behind_filter,
     counted_windows_behind,
+    counted_windows_in_front,
+    counted_windows_in_both,
     expiry_in_front,
     expiry_behind,
 ]
@@ -157,9 +171,19 @@ def test_fused_computes_with_times_give_what_separate_ones_give(shape, seed):
         if sink == "seconds" and shape in (timers_behind_own_logic, timers_in_both):
             # Which rows come before the watermark that fires a timer is open, but each is counted once.
             assert fares(found) == fares(wanted)
-        elif sink == "firsts" or shape not in (timers_in_front, windows_in_front):
+        elif sink == "firsts" or shape not in (timers_in_front, windows_in_front, counted_windows_in_front):
             # How often running aggregates emit depends on the batches.
             assert rows_of(found) == rows_of(wanted), sink
+
+
+@pytest.mark.parametrize("shape", [counted_windows_behind, counted_windows_in_front, counted_windows_in_both])
+def test_counted_windows_run_in_one_task_by_default(shape):
+    topology = de.Topology("trips")
+    shape(topology, source(topology, trips(np.random.default_rng(0))))
+    assert topology.fusions() == [("first", "second")]
+    assert "in the task of 'first'" in topology.explain()
+    components = build_components(topology, "auto")
+    assert [component.name for component in components] == ["trips", "first"]
 
 
 def rows_of(table):
