@@ -147,7 +147,7 @@ def test_updates_are_those_of_separate_instances(windows, lateness, steps):
 
 
 @pytest.mark.parametrize("windows", range(len(WINDOWS)))
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.one_of(STEP, st.just("change")), min_size=3, max_size=16))
 def test_updates_do_not_depend_on_changes_of_the_plan(windows, steps):
     changing, fixed = Tasks(WINDOWS[windows], "auto"), Tasks(WINDOWS[windows], False)

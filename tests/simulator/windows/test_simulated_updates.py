@@ -126,6 +126,7 @@ def test_open_instances_have_results_with_state_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
     for seed in range(2):
         UpdatedScenario(seed).check()
+    assert ChangingScenario(0).check().happened()["rows of instances"]
 
 
 @pytest.mark.parametrize("place", ["behind", "in front"])
