@@ -263,7 +263,7 @@ def single_lookups(windowing: Windowing) -> float:
     --------
     >>> from dask_elastic.windows import hopping
     >>> single_lookups(Windowing((hopping("1h", "10min"),), ("at",), emit="updates"))
-    1711.0
+    4571.0
     """
     windows = [window for window in windowing.windows if isinstance(window, EventWindow)]
     if windowing.emit != "updates" or not windows:
