@@ -37,10 +37,13 @@ os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1 hour")
 # Dask has read the environment when it was imported above.
 dask.config.refresh()
 
-# Workers of clusters that tests start in their own process have then imported what they need. The clusters of pages,
-# examples, commands and the demonstration are those of a user: their workers are new interpreters.
+# Workers of clusters that tests start in their own process, and Python workers of Spark, have then imported what they
+# need. The clusters of pages, examples, commands and the demonstration are those of a user: their workers are new
+# interpreters.
+PRELOADED = Path(__file__).parent / "preloaded"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PRELOADED), os.environ.get("PYTHONPATH")]))
 dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
-get_mp_context().set_forkserver_preload(["distributed.nanny", "dask_elastic", "dask_elastic_plugins.install"])
+get_mp_context().set_forkserver_preload(["dask_workers"])
 
 # A property is tested with the same examples in each run, as the simulator is with the same seeds; `make properties`
 # tests it with others. A test that takes long, because the machine is slow or busy, does not fail.

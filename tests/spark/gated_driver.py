@@ -17,14 +17,16 @@ from dask_elastic.spark.data_source import DaskElasticSource, StreamWriter
 GATED = 1
 """The epoch that stops."""
 
+# Code that runs for seconds only.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+
 CONFIG = {
     # Each file is a partition.
     "spark.sql.files.openCostInBytes": "128m",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    # Code that runs for seconds only.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
 }
 
 
