@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -15,13 +13,14 @@ from dask_elastic.planning.placement.milp import Milp
 FIGURES = {figure.name: figure for figure in albic.FIGURES}
 
 
-@cache
-def computed(name):
-    return FIGURES[name].compute(0, True).to_pandas()
+@pytest.fixture
+def computed(quick_table):
+    """A function from a figure's name to its numbers."""
+    return lambda name: quick_table(name).to_pandas()
 
 
 @pytest.mark.parametrize("name", ["albic-2", "albic-3", "albic-4"])
-def test_milp_load_distance_is_at_most_that_of_flux(name):
+def test_milp_load_distance_is_at_most_that_of_flux(name, computed):
     distance = computed(name).pivot_table("load_distance", ["max_moves", "varies"], "planner")
     milp, once, often = (distance[column] for column in ("MILP, 0.1 s", "Flux, one pass", "Flux, repeated"))
     assert (milp <= often + 1e-9).all()
@@ -32,7 +31,7 @@ def test_milp_load_distance_is_at_most_that_of_flux(name):
 
 
 @pytest.mark.parametrize("name", ["albic-2", "albic-3", "albic-4"])
-def test_balance_figure_keeps_budget_of_moves(name):
+def test_balance_figure_keeps_budget_of_moves(name, computed):
     table = computed(name)
     assert (table["moves"] <= table["max_moves"]).all()
     assert set(table["max_moves"]) == {10, 40}
@@ -43,7 +42,7 @@ def test_figures_2_to_4_have_20_40_and_60_nodes():
     assert [title.split()[2] for title in titles] == ["20", "40", "60"]
 
 
-def test_integrated_scale_in_is_balanced_sooner_than_non_integrated():
+def test_integrated_scale_in_is_balanced_sooner_than_non_integrated(computed):
     table = computed("albic-5")
     for overloaded in (1, 2):
         reached, empty = {}, {}
@@ -68,7 +67,7 @@ def test_drain_first_moves_only_groups_of_draining_nodes():
 
 
 @pytest.mark.parametrize(("name", "key"), [("albic-10", "one_to_one"), ("albic-11", "nodes")])
-def test_albic_has_lower_load_distance_and_fewer_moves_than_cola(name, key):
+def test_albic_has_lower_load_distance_and_fewer_moves_than_cola(name, key, computed):
     means = computed(name).groupby([key, "planner"])[["load_distance", "collocation", "moves"]].mean().unstack()
     distance = means["load_distance"]
     assert (distance["ALBIC"] < 0.5 * distance["COLA"]).all()
@@ -79,13 +78,13 @@ def test_albic_has_lower_load_distance_and_fewer_moves_than_cola(name, key):
     assert (means["moves", "COLA"] > 100).all()
 
 
-def test_albic_collocation_is_near_share_of_one_to_one_groups():
+def test_albic_collocation_is_near_share_of_one_to_one_groups(computed):
     means = computed("albic-10").groupby(["one_to_one", "planner"])["collocation"].mean()
     for share in (0.25, 0.75):
         assert share - 0.05 < means[share, "ALBIC"] < share + 0.2
 
 
-def test_albic_from_even_placement_increases_collocation():
+def test_albic_from_even_placement_increases_collocation(computed):
     table = computed("albic-10")
     for share in (0.25, 0.75):
         rows = table[(table["planner"] == albic.FROM_EVEN) & (table["one_to_one"] == share)].sort_values("period")

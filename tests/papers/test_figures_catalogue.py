@@ -27,8 +27,9 @@ def test_catalogue_lists_figures_by_unique_name_and_source():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_write_creates_parquet_and_png_file(name, tmp_path):
-    numbers, drawing = catalogue.write(catalogue.figures()[name], tmp_path, seed=1, quick=True)
+def test_write_creates_parquet_and_png_file(name, quick_table, tmp_path):
+    figure = replace(catalogue.figures()[name], compute=lambda seed, quick: quick_table(name))
+    numbers, drawing = catalogue.write(figure, tmp_path)
     assert [numbers.name, drawing.name] == [f"{name}.parquet", f"{name}.png"]
     assert pq.read_table(numbers).num_rows > 1
     assert drawing.read_bytes().startswith(b"\x89PNG")

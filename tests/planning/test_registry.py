@@ -19,11 +19,14 @@ from dask_elastic.testing.planners import (
 )
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
+PROBLEMS = {"albic": 10, "milp": 10}
+"""Problems for each seed of the planners that solve programs, which takes long."""
+
 
 @pytest.mark.parametrize("name", names("placement"))
 @pytest.mark.parametrize("seed", range(3))
 def test_every_placement_planner_keeps_the_contract(name, seed):
-    for problem in problems(seed, count=25):
+    for problem in problems(seed, count=PROBLEMS.get(name, 25)):
         check_planner(planner(name), problem, seed)
 
 
