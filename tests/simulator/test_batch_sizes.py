@@ -22,7 +22,7 @@ def test_throughput_reaches_that_of_the_best_size(fixed, each, collapsed):
     assert job.throughput(job.now / 2) >= 0.8 * job.best()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(FIXED), st.sampled_from(EACH), st.sampled_from([0.001, 0.01, 0.05]), st.integers(0, 99))
 def test_noise_does_not_keep_batches_small(fixed, each, noise, seed):
     job = Saturated(fixed, each, noise, seed=seed)

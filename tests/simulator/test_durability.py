@@ -16,8 +16,8 @@ from dask_elastic.simulator.durability.durable_job import DurableJob
 from dask_elastic.topology import Topology, build_components
 
 PARTS = 10
-SEEDS_OF_A_PART = 150
-SINKLESS_SEEDS = 150
+SEEDS_OF_A_PART = 65
+SINKLESS_SEEDS = 80
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -10,7 +10,7 @@ from scenario import Scenario
 from dask_elastic.executor import piece
 
 PARTS = 9
-SEEDS_OF_A_PART = 50
+SEEDS_OF_A_PART = 25
 
 
 @pytest.mark.parametrize("part", range(PARTS))

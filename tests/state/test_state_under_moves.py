@@ -200,7 +200,7 @@ def check(world: World, table: pa.Table, row_by_row: bool) -> Counter[str]:
 @pytest.mark.parametrize("logic", [by_row, by_key])
 def test_row_logic_sees_changes_of_all_earlier_rows_under_moves(logic):
     happened: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(15):
         world, table, moved = simulated(logic, seed, batch_rows=10)
         try:
             happened += moved + check(world, table, row_by_row=True)
@@ -262,7 +262,7 @@ def test_expired_keys_that_return_start_empty_under_moves(monkeypatch):
 def test_aggregates_of_text_see_all_rows_under_moves():
     across = 0
     aggregates = {"least": agg.Min("bucket"), "most": agg.Max("bucket"), "top": agg.TopK("bucket", 2)}
-    for seed in range(20):
+    for seed in range(12):
         world, table, moved = simulated(aggregates, seed, 4)
         across += moved["across"]
         expected: dict[int, list[str]] = {}
