@@ -151,6 +151,27 @@ class ControlLoop:
             for job_plan in job_plans
         }
 
+    def forecast(self, snapshot: Snapshot, job: JobSnapshot) -> float | None:
+        """Return the latency that the model predicts for a job with other loads than the measured ones.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The measurements; later than those of the last tick.
+        job : JobSnapshot
+            A job of the snapshot, whose executors may have other rates.
+
+        Returns
+        -------
+        float or None
+            Seconds, ``inf`` if queues grow; None without a prediction, as while an executor is overloaded.
+        """
+        loop = copy.deepcopy(self)
+        loop._update_states(snapshot)
+        model = loop._state(job).model
+        model.learn(next(one for one in snapshot.jobs if job_key(one) == job_key(job)), snapshot.now)
+        return model.predicted(job, _held(job))
+
     def _plan(self, snapshot: Snapshot) -> tuple[list[JobPlan], Admission, dict[str, Outlook]]:
         """Decide on a snapshot, without writing decisions."""
         self._bound.observe(snapshot)

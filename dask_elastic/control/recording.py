@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.vocab.compute_measure import ComputeMeasure
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
@@ -106,7 +107,11 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
         "now": float(snapshot.now),
         "nodes": [_plain(node) for node in snapshot.nodes],
         "jobs": [
-            _plain(job) | {"executors": [_executor_to_dict(executor) for executor in job.executors]}
+            _plain(job)
+            | {
+                "executors": [_executor_to_dict(executor) for executor in job.executors],
+                "strategies": dict(job.strategies),
+            }
             for job in snapshot.jobs
         ],
     }
@@ -139,6 +144,7 @@ def snapshot_from_dict(value: Mapping[str, Any]) -> Snapshot:
                     **job,
                     "executors": tuple(map(_executor_from_dict, job["executors"])),
                     "sources": tuple(SourceHome(*source) for source in job.get("sources", ())),
+                    "group_moves": tuple(EndedGroupMove(*move) for move in job.get("group_moves", ())),
                 }
             )
             for job in value["jobs"]

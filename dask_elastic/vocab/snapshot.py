@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.vocab.compute_measure import ComputeMeasure
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
@@ -230,6 +231,10 @@ class JobSnapshot:
         Seconds by which rows leave its sources late, at the instance where they are latest.
     event_time : int or None
         The newest watermark of its sources, microseconds since the Unix epoch.
+    strategies : mapping of str to str
+        How key groups of each operator move, one of `GROUP_STRATEGIES`; empty where groups do not move.
+    group_moves : tuple of EndedGroupMove
+        The newest moves of key groups, oldest first. One move is in several snapshots.
     """
 
     name: str
@@ -246,6 +251,8 @@ class JobSnapshot:
     event_time: int | None = None
     placement: str = "spread"
     sources: tuple[SourceHome, ...] = ()
+    strategies: Mapping[str, str] = field(default_factory=dict)
+    group_moves: tuple[EndedGroupMove, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

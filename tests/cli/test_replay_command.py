@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from dask_elastic.runtime.client.recordings import save_snapshots
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
@@ -95,3 +97,38 @@ def test_replay_refuses_unknown_placement_both_kinds_of_planners_and_short_recor
     assert "give one of them" in both.output
     assert "has no job 'wrods'" in invoke("replay", crowded, "--placement", "milp", "--job", "wrods").output
     assert "shorter than a period of 10 s" in invoke("replay", recording, "--placement", "flux").output
+
+
+@pytest.fixture
+def grouped(tmp_path):
+    """Return the path of a recording in which one of two executors has the heavy key groups, and one has moved."""
+    nodes = (NodeSnapshot("tcp://a:1", "a", 4), NodeSnapshot("tcp://b:1", "b", 4))
+    snapshots = []
+    for second in range(45):
+        owner = np.array([0, 0, 0, 1, 1] if second < 15 else [0, 0, 1, 1, 1])
+        load, executors = np.array([0.3, 0.2, 0.01, 0.05, 0.05]), []
+        for index in range(2):
+            here = owner == index
+            known = {"shard_load": load * here, "shard_bytes": 2.0**20 * here, "groups": np.flatnonzero(here)}
+            executors.append(ExecutorSnapshot(ExecutorId("count", index), index, {index: 1}, 100.0, 500.0, **known))
+        moves = (EndedGroupMove(1, "count", "progressive", 1, 1 << 20, 0, 0.04, 0.1, 0.0),) if second >= 15 else ()
+        about = {"paradigm": "resource-centric", "strategies": {"count": "auto"}, "group_moves": moves}
+        snapshots.append(Snapshot(float(second), nodes, (JobSnapshot("words", 1, tuple(executors), **about),)))
+    save_snapshots(snapshots, tmp_path / "grouped.jsonl")
+    return tmp_path / "grouped.jsonl"
+
+
+def test_replay_of_key_groups_has_predictions_beside_measurements(invoke, grouped):
+    shown = invoke("replay", grouped, "--placement", "flux", "--placement", "ssm", "--decisions")
+    assert shown.exit_code == 0
+    head, row, *others = shown.output.splitlines()
+    assert head.split()[:5] == ["placement", "job", "operator", "groups", "recorded"]
+    assert row.split()[:9] == ["flux", "words", "count", "3", "1", "3.00", "MiB", "1.00", "MiB"]
+    assert "40.00 ms" in row, "the measured pause"
+    assert any("groups move for balance" in line and "Rows wait for" in line for line in others)
+    rows = json.loads(invoke("replay", grouped, "--placement", "flux", "--json").stdout)
+    assert [one["recorded_pause"] for one in rows] == [None, 0.04, None, None]
+    [moved] = [one for one in rows if one["moves"]]
+    assert {cost["strategy"] for cost in moved["costs"]} == {"progressive", "synchronised"}
+    refused = invoke("replay", grouped, "--placement", "ssm").output
+    assert "ssm: nodes have consecutive executors, which key groups do not keep" in refused

@@ -18,6 +18,7 @@ from dask_elastic.control.recording import (
     snapshot_from_dict,
     snapshot_to_dict,
 )
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
@@ -28,6 +29,7 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnaps
 positive = st.floats(0, 1e12, allow_subnormal=True)
 maybe = st.none() | positive
 names = st.text(max_size=8)
+counts = st.integers(0, 2**40)
 arrays = st.none() | st.lists(st.floats(allow_nan=False), max_size=5).map(np.array)
 
 
@@ -79,6 +81,13 @@ def snapshots(draw):
         maybe,
         maybe,
         sources=st.lists(st.builds(SourceHome, names, st.integers(0, 9), places), max_size=2).map(tuple),
+        strategies=st.dictionaries(names, names, max_size=2),
+        group_moves=st.lists(
+            st.builds(
+                EndedGroupMove, counts, names, names, counts, counts, counts, positive, positive, positive, maybe
+            ),
+            max_size=2,
+        ).map(tuple),
     )
     return Snapshot(draw(positive), tuple(nodes), tuple(draw(st.lists(jobs, max_size=2))))
 
@@ -109,13 +118,14 @@ def test_snapshot_dict_survives_msgpack(snapshot):
     assert same(snapshot_from_dict(plain), snapshot)
 
 
-def test_recording_of_earlier_release_has_neither_traffic_nor_memory():
+def test_recording_of_earlier_release_lacks_traffic_memory_and_moves_of_groups():
     executor = ExecutorSnapshot(ExecutorId("op", 0), 0, {0: 1}, 1.0, 2.0)
     snapshot = Snapshot(1.0, (NodeSnapshot("a", "h", 4),), (JobSnapshot("j", 1, (executor,)),))
     plain = snapshot_to_dict(snapshot)
     del plain["nodes"][0]["memory"], plain["jobs"][0]["sources"], plain["jobs"][0]["placement"]
     del plain["jobs"][0]["executors"][0]["traffic"], plain["jobs"][0]["executors"][0]["flows"]
     del plain["jobs"][0]["executors"][0]["groups"]
+    del plain["jobs"][0]["strategies"], plain["jobs"][0]["group_moves"]
     assert same(snapshot_from_dict(plain), snapshot)
 
 

@@ -1,4 +1,4 @@
-"""``dask elastic replay``: what planners of cores and homes would have decided on recorded snapshots."""
+"""``dask elastic replay``: what planners of cores, homes and key groups would have decided on recorded snapshots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.terminal.console import show
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
 from dask_elastic.cli.terminal.quantities import MISSING, clock, count, duration, size
-from dask_elastic.control.placement.choices import PLACEMENTS, SPREAD
+from dask_elastic.control.placement.choices import PLACEMENTS, SPREAD, kind_of_placement
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.replayed_jobs import ReplayedPeriod, ReplaySummary, replayed_periods, summaries
 from dask_elastic.planning.registry import names
@@ -23,7 +23,8 @@ from dask_elastic.runtime.config.control_options import control_options
 
 if TYPE_CHECKING:
     from dask_elastic.cli.terminal.console import Shown
-    from dask_elastic.control.placement.replayed_homes import HomesSummary
+    from dask_elastic.control.placement.replayed_groups import GroupsSummary, ReplayedGroups
+    from dask_elastic.control.placement.replayed_homes import HomesSummary, ReplayedHomes
     from dask_elastic.vocab.snapshot import Snapshot
 
 AS_SUBMITTED = "(as submitted)"
@@ -33,6 +34,10 @@ SUMMARY = (
 HOMES = (
     "placement", "job", "moves", "moved", "longest pause", "load distance", "recorded", "within workers", "recorded ",
 )  # fmt: skip
+GROUPS = (
+    "placement", "job", "operator", "groups", "recorded", "moved", "recorded ", "longest pause", "measured",
+    "load distance", "recorded  ", "within workers", "recorded   ",
+)  # fmt: skip
 PERIODS = ("time", "job", "measured", "predicted", "recorded", "cores", "moved", "reason")
 
 
@@ -41,7 +46,8 @@ PERIODS = ("time", "job", "measured", "predicted", "recorded", "cores", "moved",
 @click.option("--planner", "planners", type=click.Choice(names("cores")), multiple=True,
               help="Replay with this core planner; may be repeated. Each job's own if left out.")  # fmt: skip
 @click.option("--placement", "placements", type=click.Choice([name for name in PLACEMENTS if name != SPREAD]),
-              multiple=True, help="Replay homes with this placement instead of cores; may be repeated.")  # fmt: skip
+              multiple=True,
+              help="Replay homes and key groups with this placement instead of cores; may be repeated.")  # fmt: skip
 @click.option("--job", "job", metavar="JOB", help="Show only this job.")
 @click.option("--decisions", "with_decisions", is_flag=True, help="Show each period in which cores change.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a list of periods.")
@@ -67,12 +73,14 @@ def replay(
     of the configuration on this machine. With --placement: the moves of homes, their state and the
     longest pause that is expected; the load distance as a share of the mean load, and the traffic
     that stays within workers, each beside that of the recorded homes, as means over the periods.
+    Of jobs with key groups: the groups that move, their state and the longest pause that is
+    expected, each beside what moved in the recording and the pause that was measured there.
     """
     if planners and placements:
-        raise click.UsageError("--planner is about cores, --placement about homes: give one of them.")
+        raise click.UsageError("--planner is about cores, --placement about homes and key groups: give one of them.")
     snapshots, settings = load_snapshots(file), control_options().settings
     if placements:
-        _replay_homes(file, snapshots, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
+        _replay_placements(file, snapshots, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
         return
     found = {
         name or AS_SUBMITTED: [one for one in replayed_periods(snapshots, settings, name) if job in (None, one.job)]
@@ -92,7 +100,7 @@ def _check_job(file: Path, snapshots: Sequence[Snapshot], job: str | None) -> No
         raise click.UsageError(f"{file} has no job {job!r}: its jobs are {', '.join(known) or 'none'}")
 
 
-def _replay_homes(
+def _replay_placements(
     file: Path,
     snapshots: Sequence[Snapshot],
     placements: Sequence[str],
@@ -101,29 +109,79 @@ def _replay_homes(
     as_json: bool,
 ) -> None:
     # Planners of placements import SciPy, which takes long.
+    from dask_elastic.control.placement.replayed_groups import groups_summaries, replayed_groups
     from dask_elastic.control.placement.replayed_homes import homes_summaries, replayed_homes
 
     _check_job(file, snapshots, job)
-    found = {name: [one for one in replayed_homes(snapshots, name) if job in (None, one.job)] for name in placements}
+    homes = {name: [one for one in replayed_homes(snapshots, name) if job in (None, one.job)] for name in placements}
+    # Planners of consecutive executors refuse key groups, as at submit.
+    of_groups = [name for name in placements if kind_of_placement(name) == "placement"]
+    groups = {name: [one for one in replayed_groups(snapshots, name) if job in (None, one.job)] for name in of_groups}
     if as_json:
-        click.echo(json_text([asdict(period) for periods in found.values() for period in periods]))
+        periods = [asdict(one) for by_name in (homes, groups) for found in by_name.values() for one in found]
+        click.echo(json_text(periods))
         return
-    if not any(found.values()):
-        click.echo(f"{file} is shorter than a period of {PlacementSettings().period:g} s, or all its jobs are static.")
+    shown: list[Shown] = []
+    if rows := [_homes_row(name, one) for name, periods in homes.items() for one in homes_summaries(periods)]:
+        shown.append(ConsoleTable(HOMES, rows, left=2, optional=("longest pause", "moved")))
+    if rows := [_groups_row(name, one) for name, periods in groups.items() for one in groups_summaries(periods)]:
+        shown += [*([""] if shown else []), ConsoleTable(GROUPS, rows, left=3, optional=("within workers",))]
+    if not shown:
+        click.echo(_nothing(file, snapshots, placements, job))
         return
-    rows = [_homes_row(name, one) for name, periods in found.items() for one in homes_summaries(periods)]
-    shown: list[Shown] = [ConsoleTable(HOMES, rows, left=2, optional=("longest pause", "moved"))]
     if with_decisions:
-        for name, periods in found.items():
-            moved = [
-                [clock(one.time), one.job, count(one.moves), size(one.moved_bytes), one.reason]
-                for one in periods
-                if one.moves
-            ]
-            heads = ("time", "job", "moves", "moved", "reason")
-            table = ConsoleTable(heads, moved, left={"time", "job", "reason"})
-            shown += ["", (f"Placement {name}", "bold"), table if moved else "It moves nothing."]
+        for name in placements:
+            shown += _placement_decisions(name, homes[name], groups.get(name, []))
     show(*shown)
+
+
+def _nothing(file: Path, snapshots: Sequence[Snapshot], placements: Sequence[str], job: str | None) -> str:
+    """Return why a replay of placements shows nothing."""
+    paradigms = {one.paradigm for snapshot in snapshots for one in snapshot.jobs if job in (None, one.name)}
+    if paradigms == {"resource-centric"} and all(kind_of_placement(name) != "placement" for name in placements):
+        listed = ", ".join(placements)
+        return f"{listed}: nodes have consecutive executors, which key groups do not keep. Choose another placement."
+    return (
+        f"{file} is shorter than a period of {PlacementSettings().period:g} s, or all its jobs are static, or its key "
+        "groups are not measured."
+    )
+
+
+def _placement_decisions(name: str, homes: Sequence[ReplayedHomes], groups: Sequence[ReplayedGroups]) -> list[Shown]:
+    moved: list[list[Cell]] = [
+        [clock(one.time), one.job, count(one.moves), size(one.moved_bytes), one.reason] for one in homes if one.moves
+    ]
+    moved += [
+        [clock(one.time), f"{one.job}: {one.operator}", count(one.moves), size(one.moved_bytes), _why(one)]
+        for one in groups
+        if one.moves
+    ]
+    table = ConsoleTable(("time", "job", "moves", "moved", "reason"), moved, left={"time", "job", "reason"})
+    return ["", (f"Placement {name}", "bold"), table if moved else "It moves nothing."]
+
+
+def _why(one: ReplayedGroups) -> str:
+    from dask_elastic.control.placement.group_strategies import compared
+
+    return f"{one.reason} {compared(one.costs, one.strategy)}"
+
+
+def _groups_row(name: str, one: GroupsSummary) -> list[Cell]:
+    return [
+        name,
+        (one.job, "bold"),
+        one.operator,
+        count(one.moves),
+        count(one.recorded_moves),
+        size(one.moved_bytes),
+        size(one.recorded_bytes),
+        duration(one.pause),
+        MISSING if one.recorded_pause is None else duration(one.recorded_pause),
+        f"{one.distance:.0%}",
+        f"{one.recorded_distance:.0%}",
+        f"{one.collocation:.0%}",
+        f"{one.recorded_collocation:.0%}",
+    ]
 
 
 def _homes_row(name: str, one: HomesSummary) -> list[Cell]:

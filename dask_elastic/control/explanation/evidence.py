@@ -16,11 +16,13 @@ from dask_elastic.control.explanation.inputs import input_texts
 from dask_elastic.control.explanation.job_explanation import ExecutorExplanation, JobExplanation
 from dask_elastic.control.explanation.key_groups import group_texts, groups_section
 from dask_elastic.control.explanation.planned_decision import PlannedChange, PlannedDecision
+from dask_elastic.control.explanation.planned_groups import PlannedGroups, planned_groups
 from dask_elastic.control.explanation.planned_homes import planned_homes
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.control.placement.group_map import GroupMap
 from dask_elastic.control.placement.recent_flows import RecentFlows
+from dask_elastic.control.placement.regrouped import regrouped
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.reason import RESOLVED, duration
 from dask_elastic.control.settings import ControlSettings
@@ -164,7 +166,11 @@ class Evidence:
         """
         job, preview = self._job, self._preview
         if preview is None:
-            return PlannedDecision(self.job, job.latency_target, job.latency, None, None, (), self._fixed, True, 0)
+            groups = planned_groups(job, self.snapshots, self.current, self.placement)
+            latencies = self._forecasts(groups)
+            return PlannedDecision(
+                self.job, job.latency_target, job.latency, *latencies, (), self._fixed, True, 0, groups=groups
+            )
         return PlannedDecision(
             job=self.job,
             target=job.latency_target,
@@ -177,6 +183,13 @@ class Evidence:
             starved=preview.outlook.starved,
             homes=planned_homes(job, self.snapshots, self.current, self.placement),
         )
+
+    def _forecasts(self, groups: PlannedGroups | None) -> tuple[float | None, float | None]:
+        """Return the latencies that the model predicts without and with moves of key groups; None without a planner."""
+        if groups is None:
+            return None, None
+        after = regrouped(self._job, groups.owners(self._job))
+        return self._loop.forecast(self.current, self._job), self._loop.forecast(self.current, after)
 
     @cached_property
     def _loop(self) -> ControlLoop:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dask_elastic.control.explanation.amounts import cores, joined, latency, size
+from dask_elastic.control.explanation.planned_groups import PlannedGroups
 from dask_elastic.control.explanation.planned_homes import PlannedHomes
 from dask_elastic.control.reason import duration
 from dask_elastic.vocab.identity import ExecutorId
@@ -75,6 +76,9 @@ class PlannedDecision:
         Cores that the job lacks: needed but not available.
     homes : PlannedHomes or None
         What the placement loop would decide about the job's homes; None with ``placement="spread"``.
+    groups : PlannedGroups or None
+        What the planning of key groups would decide about those of the job; None if they do not move, and with
+        ``placement="spread"``.
 
     Examples
     --------
@@ -96,16 +100,20 @@ class PlannedDecision:
     feasible: bool
     starved: int
     homes: PlannedHomes | None = None
+    groups: PlannedGroups | None = None
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes of state that are expected to move to another worker."""
-        return sum(change.moved_bytes for change in self.changes)
+        """Bytes of state that are expected to move: of shards to another worker, of key groups to another executor."""
+        groups = 0.0 if self.groups is None else self.groups.moved_bytes
+        return sum(change.moved_bytes for change in self.changes) + groups
 
     @property
     def pause(self) -> float | None:
-        """The longest expected pause of a shard in seconds; None if none is known."""
-        return max((change.pause for change in self.changes if change.pause is not None), default=None)
+        """The longest expected pause of a shard or a key group in seconds; None if none is known."""
+        groups = None if self.groups is None else self.groups.pause
+        pauses = [change.pause for change in self.changes]
+        return max((pause for pause in [*pauses, groups] if pause is not None), default=None)
 
     def __str__(self) -> str:
         latencies = [
@@ -121,8 +129,8 @@ class PlannedDecision:
         count = len(self.changes)
         title = f"{self.job}: {count or 'no'} {'change' if count < 2 else 'changes'}"
         lines = [f"{title}; {joined(latencies)}" if latencies else title, self.reason]
-        homes = [] if self.homes is None else [str(self.homes)]
-        return "\n".join([*lines, *(f"  {change}" for change in self.changes), *homes])
+        placed = [str(one) for one in (self.homes, self.groups) if one is not None]
+        return "\n".join([*lines, *(f"  {change}" for change in self.changes), *placed])
 
 
 def _places(held: Mapping[str, int]) -> str:

@@ -70,7 +70,7 @@ class MeasuredGroupMoves:
     >>> round(measured.pause("progressive", groups), 3), measured.lead("progressive")
     (0.35, 0.05)
     >>> for _ in range(50):
-    ...     measured.observe("progressive", groups, nbytes=10e6, paused_bytes=1e4, pause=0.21, seconds=0.22)
+    ...     measured.observe("progressive", 0.2, nbytes=10e6, paused_bytes=1e4, pause=0.21, seconds=0.22)
     >>> round(measured.pause("progressive", groups), 2), round(measured.lead("progressive"), 3)
     (0.21, 0.01)
     """
@@ -81,7 +81,7 @@ class MeasuredGroupMoves:
         self._leads: dict[str, deque[float]] = {strategy: deque(maxlen=KEPT) for strategy in BETWEEN_EXECUTORS}
 
     def observe(
-        self, strategy: str, groups: GroupsMoving, nbytes: float, paused_bytes: float, pause: float, seconds: float
+        self, strategy: str, drain: float, nbytes: float, paused_bytes: float, pause: float, seconds: float
     ) -> None:
         """Take in a move.
 
@@ -89,8 +89,8 @@ class MeasuredGroupMoves:
         ----------
         strategy : {"progressive", "synchronised"}
             How the groups moved.
-        groups : GroupsMoving
-            What was expected of them.
+        drain : float
+            Seconds of the pause that were expected for what was queued before the groups.
         nbytes : float
             Bytes of state that moved.
         paused_bytes : float
@@ -100,12 +100,16 @@ class MeasuredGroupMoves:
         seconds : float
             Seconds that the move took in all.
         """
-        self._moves[strategy].observe(nbytes, paused_bytes, max(pause - groups.drain, 0.0))
+        self._moves[strategy].observe(nbytes, paused_bytes, max(pause - drain, 0.0))
         self._leads[strategy].append(max(seconds - pause, 0.0))
 
     def pause(self, strategy: str, groups: GroupsMoving) -> float:
         """Return the seconds for which rows are expected to wait for groups that move."""
         return groups.drain + self._moves[strategy].rates().pause(groups.nbytes)
+
+    def paused_share(self, strategy: str) -> float:
+        """Return the share of the state that is expected to move while rows wait."""
+        return self._moves[strategy].rates().paused
 
     def lead(self, strategy: str) -> float:
         """Return the seconds that a move takes besides the pause."""

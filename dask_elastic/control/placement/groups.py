@@ -27,65 +27,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.control.keys import JobKey, job_key
+from dask_elastic.control.placement.group_decision import GroupDecision, GroupMoves
 from dask_elastic.control.placement.group_strategies import GroupsMoving, MeasuredGroupMoves, group_costs
 from dask_elastic.control.placement.group_traffic import NodeTraffic, node_traffic
 from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS
 from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
 from dask_elastic.migration.strategy import AUTO
 from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
 from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.plan import StrategyCost
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class GroupDecision:
-    """What was decided about the key groups of one operator.
-
-    Parameters
-    ----------
-    job : str
-        The name of the job.
-    generation : int
-        Its generation.
-    operator : str
-        The operator.
-    moves : tuple of dict of int to int
-        The mini-migrations in their order, one if all instances pause: the next executor of each group.
-    reason : str
-        Why, as a sentence for people.
-    distance, planned_distance : float
-        How far the most loaded executor is from the mean, as a share of it, now and afterwards.
-    strategy : {"progressive", "synchronised"}
-        How the groups move.
-    collocation, planned_collocation : float
-        The share of the traffic of the groups that stays on its node, now and afterwards; 1 if none is measured, or
-        the planner does not read it.
-    expected : tuple of GroupsMoving
-        What is expected of each of the moves.
-    costs : tuple of StrategyCost
-        What each strategy costs; empty without moves.
-    """
-
-    job: str
-    generation: int
-    operator: str
-    moves: tuple[dict[int, int], ...]
-    reason: str
-    distance: float
-    planned_distance: float
-    strategy: str = PROGRESSIVE
-    expected: tuple[GroupsMoving, ...] = ()
-    costs: tuple[StrategyCost, ...] = ()
-    collocation: float = 1.0
-    planned_collocation: float = 1.0
 
 
 @dataclass(eq=False)
@@ -143,7 +100,7 @@ class GroupPlanning:
     Attributes
     ----------
     measured : MeasuredGroupMoves
-        What moves take; their owner tells it of those that have ended.
+        What moves take, learnt from those of all jobs.
 
     Examples
     --------
@@ -165,11 +122,15 @@ class GroupPlanning:
         self.settings = settings or PlacementSettings()
         self._memories: dict[tuple[JobKey, str], _Memory] = {}
         self._period: list[Snapshot] = []
+        self._noted: dict[JobKey, int] = {}
         self.measured = MeasuredGroupMoves(self.settings)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Take a snapshot."""
+        """Take a snapshot, and learn from the moves that it has."""
         self._period.append(snapshot)
+        for job in snapshot.jobs:
+            for move in job.group_moves:
+                self.moved(job_key(job), move)
 
     def decide(
         self,
@@ -192,6 +153,8 @@ class GroupPlanning:
         """
         snapshots, self._period = self._period, []
         self._memories = {key: memory for key, memory in self._memories.items() if key[0] in owners}
+        running = {job_key(job) for job in (snapshots[-1].jobs if snapshots else ())}
+        self._noted = {key: number for key, number in self._noted.items() if key in owners or key in running}
         found = []
         for job in snapshots[-1].jobs if snapshots else ():
             chosen = (strategies or {}).get(job_key(job), {})
@@ -204,27 +167,30 @@ class GroupPlanning:
                     continue
                 operator = _Operator(snapshots[-1], job, name, placed, load, nbytes)
                 made = self._decision(operator)
-                found.append(self._weighed(made, operator, chosen.get(name, PROGRESSIVE)) if made.moves else made)
+                planned = made.moves or made.deferred
+                found.append(self._weighed(made, operator, chosen.get(name, PROGRESSIVE)) if planned else made)
                 # The groups of the next operators follow to where these will be.
                 placed = {**placed, name: _after(placed[name], made.moves)}
         return tuple(found)
 
-    def moved(self, job: JobKey, operator: str, now: float, report_interval: float) -> None:
-        """Note that groups have moved: what was measured before and meanwhile counts no more.
+    def moved(self, job: JobKey, move: EndedGroupMove) -> None:
+        """Learn what a move has taken; what was measured before and meanwhile counts no more.
 
         Parameters
         ----------
         job : JobKey
             The job.
-        operator : str
-            Its operator.
-        now : float
-            The time on the clock of the snapshots, in seconds.
-        report_interval : float
-            Seconds between two reports of the job.
+        move : EndedGroupMove
+            The move; one that is known already changes nothing.
         """
-        # With less of what has arrived since, executors seem to be loaded unevenly by chance, and groups would move.
-        self._memory(job, operator).settled_at = now + report_interval + COMPARED_SECONDS
+        if move.number <= self._noted.get(job, 0):
+            return
+        self._noted[job] = move.number
+        memory = self._memory(job, move.operator)
+        memory.settled_at = max(memory.settled_at, move.settled)
+        if move.drain is not None:
+            taken = move.moved_bytes, move.paused_bytes, move.pause, move.seconds
+            self.measured.observe(move.strategy, move.drain, *taken)
 
     def _memory(self, job: JobKey, operator: str) -> _Memory:
         return self._memories.setdefault((job, operator), _Memory())
@@ -259,21 +225,28 @@ class GroupPlanning:
         moved = np.flatnonzero(bin != problem.current).tolist()
         gains = bool(moved) and max(now[0] - then[0], then[1] - now[1]) >= settings.least_gain
         memory.worthwhile = memory.worthwhile + 1 if gains else 0
+        if not gains:
+            return _decided(head, (), now, then, "no plan gains enough, so groups stay.")
+        moves = self._mini_migrations(operator, bin, moved)
         if memory.worthwhile < settings.patience:
             why = f"a plan must gain in {settings.patience} periods in a row before groups move."
-            return _decided(head, (), now, then, why if gains else "no plan gains enough, so groups stay.")
+            return _decided(head, (), now, then, why, moves)
         if job.dry_run:
             listed = ", ".join(f"{group} to executor {bin[group]}" for group in moved)
-            return _decided(head, (), now, then, f"a dry run: these groups would move: {listed}.")
+            return _decided(head, (), now, then, f"a dry run: these groups would move: {listed}.", moves)
         memory.worthwhile = 0
+        return _decided(head, moves, now, then, "groups move for balance, or for less traffic between workers.")
+
+    def _mini_migrations(self, operator: _Operator, bin: npt.NDArray[np.int64], moved: Sequence[int]) -> GroupMoves:
         homes = [one.home for one in operator.executors]
         transfers = [
-            GroupTransfer(group, int(bin[group]), homes[current[group]], homes[bin[group]], int(operator.nbytes[group]))
+            GroupTransfer(
+                group, int(bin[group]), homes[operator.current[group]], homes[bin[group]], int(operator.nbytes[group])
+            )
             for group in moved
         ]
-        minis = mini_migrations(transfers, settings.max_moves)
-        moves = tuple({one.group: one.executor for one in mini} for mini in minis)
-        return _decided(head, moves, now, then, "groups move for balance, or for less traffic between workers.")
+        minis = mini_migrations(transfers, self.settings.max_moves)
+        return tuple({one.group: one.executor for one in mini} for mini in minis)
 
     def _rest(self, problem: PlacementProblem, now: tuple[float, float], operator: _Operator, memory: _Memory) -> str:
         """Return why groups stay without a plan, as a sentence for people; empty if there should be one."""
@@ -288,13 +261,13 @@ class GroupPlanning:
 
     def _weighed(self, decision: GroupDecision, operator: _Operator, strategy: str) -> GroupDecision:
         """Return a decision with its strategy, and what both strategies cost."""
-        executors, current = operator.executors, operator.current
+        executors, current, planned = operator.executors, operator.current, decision.moves or decision.deferred
         load, nbytes = operator.load, operator.nbytes
         drains = np.array([one.queue / one.service_rate if one.service_rate else 0.0 for one in executors])
         rows = sum(max(one.arrival_rate, one.throughput) for one in executors)
         share = load / load.sum()
         minis = []
-        for move in decision.moves:
+        for move in planned:
             groups = [*move]
             drain = float(drains[current[groups]].max())
             minis.append(GroupsMoving(rows * float(share[groups].sum()), float(nbytes[groups].sum()), drain))
@@ -302,25 +275,35 @@ class GroupPlanning:
         costs = group_costs(minis, rows, float(drains.max()), loads, self.measured)
         if strategy == AUTO:
             strategy = min(costs, key=lambda cost: cost.waiting).strategy
-        moves, expected = decision.moves, tuple(minis)
+        expected = tuple(minis)
         if strategy == SYNCHRONISED:
             # Each of several pauses would cost as much as one.
-            moves = ({group: to for move in moves for group, to in move.items()},)
+            planned = ({group: to for move in planned for group, to in move.items()},)
             expected = (GroupsMoving(rows, costs[0].moved_bytes, float(drains.max())),)
-        return replace(decision, moves=moves, strategy=strategy, expected=expected, costs=costs)
+        weighed = replace(
+            decision,
+            strategy=strategy,
+            expected=expected,
+            costs=costs,
+            paused_bytes=self.measured.paused_share(strategy) * costs[0].moved_bytes,
+        )
+        return replace(weighed, moves=planned) if decision.moves else replace(weighed, deferred=planned)
 
 
 def _decided(
     head: tuple[str, int, str],
-    moves: tuple[dict[int, int], ...],
+    moves: GroupMoves,
     now: tuple[float, float],
     then: tuple[float, float],
     reason: str,
+    deferred: GroupMoves = (),
 ) -> GroupDecision:
-    return GroupDecision(*head, moves, reason, now[0], then[0], collocation=now[1], planned_collocation=then[1])
+    return GroupDecision(
+        *head, moves, reason, now[0], then[0], collocation=now[1], planned_collocation=then[1], deferred=deferred
+    )
 
 
-def _after(current: npt.NDArray[np.int64], moves: tuple[dict[int, int], ...]) -> npt.NDArray[np.int64]:
+def _after(current: npt.NDArray[np.int64], moves: GroupMoves) -> npt.NDArray[np.int64]:
     """Return the owners of groups after some moves."""
     after = current.copy()
     for move in moves:

@@ -271,8 +271,8 @@ class JobReader(JobMeasures):
         -------
         PlannedDecision
             The changes with the state that they move and the pause that is expected, the latency that is predicted
-            with and without them, and the reason. Of a job with ``placement=``, also the moves of homes that its
-            planner wants. Prints as text.
+            with and without them, and the reason. Of a job with ``placement=``, also the moves of homes or of key
+            groups that its planner wants. Prints as text.
 
         Raises
         ------

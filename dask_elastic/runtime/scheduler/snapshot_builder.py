@@ -15,6 +15,7 @@ from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.reports import ExecutorDetail, ExecutorReport, report_seconds
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.membership import Membership
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
@@ -50,6 +51,8 @@ class JobView:
         The newest report of each node.
     groups : dict of str to GroupTable
         The executor of each key group of each operator, where groups move.
+    group_moves : tuple of EndedGroupMove
+        The newest moves of key groups, oldest first.
     """
 
     spec: JobSpec
@@ -58,6 +61,7 @@ class JobView:
     pinned: frozenset[ExecutorKey]
     reports: tuple[ReceivedReport, ...]
     groups: dict[str, GroupTable] = field(default_factory=dict)
+    group_moves: tuple[EndedGroupMove, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class ClusterView:
                 view.cores,
                 view.pinned,
                 view.groups,
+                view.group_moves,
                 [(one.report, self._is_fresh(view, one)) for one in view.reports],
             )
             for view in self.jobs
@@ -156,6 +161,8 @@ class ClusterView:
             event_time=max((time for time in times if time is not None), default=None),
             placement=options.placement,
             sources=_source_homes(spec, place_of),
+            strategies={operator: options.strategy(operator) for operator in view.groups},
+            group_moves=view.group_moves,
         )
 
 
@@ -305,4 +312,5 @@ def _view(record: JobRecord) -> JobView:
     cores = {key: dict(by_node) for key, by_node in record.cores.items()}
     homes = {operator: table.homes for operator, table in record.homes.tables.items()}
     reports = tuple(record.reports.values())
-    return JobView(record.spec, homes, cores, frozenset(pinned), reports, dict(record.groups.tables))
+    groups = record.groups
+    return JobView(record.spec, homes, cores, frozenset(pinned), reports, dict(groups.tables), tuple(groups.ended))

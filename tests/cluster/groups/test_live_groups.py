@@ -66,6 +66,15 @@ def test_planner_moves_groups_away_from_a_loaded_executor_and_state_is_exact(
             return [*reasons[reasons.str.contains(f"Placement '{placement}'.*have moved [(]{made}[)]")]]
 
         moved = pd.Series(wait_until(noted, "the move is noted"))
+        assert job.plan(dry_run=True).groups.placement == placement
+
+        def recorded():
+            [newest] = [one for one in job.snapshots(last=1)[0].jobs if one.name == job.name]
+            return newest if newest.group_moves else None
+
+        newest = wait_until(recorded, "a snapshot has the move")
+        assert newest.strategies == {"slow": migration}
+        assert all(re.fullmatch(made, move.strategy) and move.pause > 0 for move in newest.group_moves)
     job.end_of_input()
     job.wait(progress=False)
     assert state_of(job) == expected(load.sent)

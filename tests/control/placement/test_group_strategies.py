@@ -51,7 +51,7 @@ def test_pauses_of_one_strategy_say_nothing_about_the_other():
     groups = GroupsMoving(100.0, 1e6, 0.2)
     before = measured.pause("progressive", groups), measured.lead("progressive")
     for _ in range(64):
-        measured.observe("synchronised", groups, 1e6, 1e6, pause=1.2, seconds=1.5)
+        measured.observe("synchronised", groups.drain, 1e6, 1e6, pause=1.2, seconds=1.5)
     assert (measured.pause("progressive", groups), measured.lead("progressive")) == before
     assert measured.pause("synchronised", groups) == pytest.approx(1.2, rel=0.05)
     assert measured.lead("synchronised") == pytest.approx(0.3)
@@ -62,9 +62,11 @@ def test_state_that_is_copied_before_lengthens_no_pause():
     groups = GroupsMoving(100.0, 100 * settings.transfer, 0.1)
     assert measured.pause("progressive", groups) > 100
     for _ in range(64):
-        measured.observe("progressive", groups, groups.nbytes, 1e3, pause=0.12, seconds=2.0)
+        measured.observe("progressive", groups.drain, groups.nbytes, 1e3, pause=0.12, seconds=2.0)
     assert measured.pause("progressive", groups) == pytest.approx(0.12, rel=0.1)
     assert measured.lead("progressive") == pytest.approx(1.88)
+    assert measured.paused_share("progressive") == pytest.approx(1e3 / groups.nbytes)
+    assert measured.paused_share("synchronised") == 1.0
 
 
 def test_sentence_begins_with_the_chosen_strategy():

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.control.placement import groups
-from dask_elastic.control.placement.group_strategies import GroupsMoving
 from dask_elastic.control.placement.groups import GroupPlanning
 from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import MissingExtra
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
@@ -33,6 +33,11 @@ def snapshot(loads, owners, now=0.0, placement="flux", rates=(1.0, 1_000.0), nby
         executors.append(ExecutorSnapshot(ExecutorId("count", index), home, {home: 1}, *rates, **shards))
     about = {"paradigm": "resource-centric", "placement": placement, **job}
     return Snapshot(now, NODES, (JobSnapshot(*KEY, tuple(executors), **about),))
+
+
+def ended(number=1, strategy="progressive", pause=0.01, settled=0.0, drain=0.0):
+    """A move of a group that has ended."""
+    return EndedGroupMove(number, "count", strategy, 1, 1_000, 10, pause, 2 * pause, settled, drain)
 
 
 def decided(planning, loads, owners, **given):
@@ -109,11 +114,29 @@ def test_even_or_idle_executors_keep_their_groups(loads):
 
 def test_measurements_before_a_move_and_in_its_midst_count_no_more():
     planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=0.0)), [0, 0, 1, 1]
-    planning.moved(KEY, "count", now=10.0, report_interval=0.5)
+    planning.moved(KEY, ended(settled=11.5))
     planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=10.5))
     assert planning.decide({KEY: {"count": owners}}) == ()
     planning.observe(snapshot([0.9, 0.9, 0.1, 0.1], owners, now=11.4))
     assert decided(planning, [0.3, 0.3, 0.3, 0.3], owners, now=11.6).distance == 0.0
+
+
+def test_moves_of_snapshots_are_learnt_once_and_those_of_users_for_what_they_disturb_only():
+    loads, owners, settings = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1], PlacementSettings(patience=1)
+    told, read, by_hand = (GroupPlanning(settings) for _ in range(3))
+    moves = tuple(ended(number, settled=5.0) for number in (1, 2, 3))
+    for move in moves:
+        told.moved(KEY, move)
+    for now in (0.0, 1.0, 2.0):
+        # A move is in several snapshots, and is told besides.
+        read.observe(snapshot(loads, owners, now=now, group_moves=moves))
+        read.moved(KEY, moves[-1])
+    assert read.measured.lead("progressive") == told.measured.lead("progressive") == pytest.approx(0.01)
+    by_hand.observe(snapshot(loads, owners, group_moves=(ended(settled=5.0, drain=None),)))
+    assert by_hand.measured.lead("progressive") == settings.handover
+    for planning in (told, read, by_hand):
+        assert planning.decide({KEY: {"count": owners}}) == ()
+        assert decided(planning, loads, owners, now=5.0).moves
 
 
 def test_plan_is_carried_out_at_once_where_instances_pause_and_in_parts_otherwise():
@@ -140,7 +163,7 @@ def test_auto_chooses_by_what_moves_have_taken(pauses, chosen):
     planning = GroupPlanning(PlacementSettings(patience=1, max_moves=1))
     for strategy, pause in zip(("progressive", "synchronised"), pauses, strict=True):
         for _ in range(64):
-            planning.measured.observe(strategy, GroupsMoving(1.0, 10.0, 0.0), 10.0, 10.0, pause, pause + 0.01)
+            planning.measured.observe(strategy, 0.0, 10.0, 10.0, pause, pause + 0.01)
     planning.observe(snapshot(loads, owners, rates=(500.0, 1_000.0)))
     [decision] = planning.decide({KEY: {"count": owners}}, {KEY: {"count": "auto"}})
     assert decision.strategy == chosen
@@ -159,6 +182,10 @@ def test_dry_run_tells_which_groups_would_move_once_a_plan_has_gained_often_enou
     assert "2 periods in a row" in first.reason
     assert re.fullmatch(r"a dry run: these groups would move: \d to executor \d(, \d to executor \d)*\.", second.reason)
     assert third.reason == second.reason
+    assert first.deferred == second.deferred == third.deferred != ()
+    assert [cost.strategy for cost in third.costs] == ["progressive", "synchronised"]
+    assert third.moved_bytes == 10.0 * sum(map(len, third.deferred))
+    assert third.pause > 0
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
+from dask_elastic.control.placement.group_decision import GroupDecision
 from dask_elastic.control.placement.group_strategies import GroupsMoving
-from dask_elastic.control.placement.groups import GroupDecision
 from dask_elastic.runtime.protocol import group_calls, part_calls
 from dask_elastic.runtime.protocol.group_calls import GroupsMoved
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
@@ -24,7 +25,7 @@ SNAPSHOT = Snapshot(5.0, tuple(NodeSnapshot(address, address, 4) for address in 
 
 
 def decision(job, *moves, reason="for balance."):
-    expected = (GroupsMoving(1_000.0, 100.0, 0.0),) * len(moves)
+    expected = (GroupsMoving(1_000.0, 100.0, 0.125),) * len(moves)
     costs = tuple(StrategyCost(one, 2.0, 100.0, 0.1, 0.0) for one in ("progressive", "synchronised")) if moves else ()
     return GroupDecision(job, 0, "op0", moves, reason, 0.5, 0.1, "progressive", expected, costs)
 
@@ -35,14 +36,12 @@ class Planning:
     def __init__(self, made):
         self.made = made
         self.learnt = []
-        self.measured = self
 
-    def observe(self, *told):
-        if len(told) > 1:
-            self.learnt.append((threading.current_thread(), *told[2:5]))
+    def observe(self, snapshot):
+        pass
 
-    def moved(self, job, operator, now, report_interval):
-        self.learnt.append((threading.current_thread(), job[0], operator))
+    def moved(self, job, move):
+        self.learnt.append((threading.current_thread(), job[0], move))
 
     def decide(self, owners, strategies):
         return self.made
@@ -131,8 +130,15 @@ def test_planning_learns_of_moves_in_its_own_thread_with_the_next_period(planned
         assert await period(coordinator, pool, decision("job", {0: 1})) == []
         await asyncio.gather(*coordinator.group_planning._moving.values())
         thread = pool.submit(threading.current_thread).result()
-        assert await period(coordinator, pool) == [(thread, 200, 200, 0.25), (thread, "job", "op0")]
+        [(where, job, move)] = await period(coordinator, pool)
+        assert (where, job) == (thread, "job")
+        taken = move.operator, move.groups, move.moved_bytes, move.paused_bytes, move.pause, move.drain
+        assert taken == ("op0", 1, 200, 200, 0.25, 0.125)
         assert await period(coordinator, pool) == []
+        [snapshot] = [one.snapshot() for one in [coordinator.controller.snapshot_builder.view(time.time())]]
+        assert snapshot.jobs[0].group_moves == (move,)
+        assert snapshot.jobs[0].strategies == {"op0": "progressive"}
+        assert move.settled > snapshot.now
 
     planned(test, "job")
 

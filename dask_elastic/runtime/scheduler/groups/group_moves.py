@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask_elastic.control.explanation.amounts import size
+from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS
 from dask_elastic.migration.group_move import (
     CANCELLABLE,
     PROGRESSIVE,
@@ -93,7 +94,13 @@ class GroupMoves:
         return await self.move(record, call.operator, moves, strategy, "A user moved key groups.")
 
     async def move(
-        self, record: JobRecord, operator: str, moves: Mapping[int, int], strategy: str, reason: str
+        self,
+        record: JobRecord,
+        operator: str,
+        moves: Mapping[int, int],
+        strategy: str,
+        reason: str,
+        drain: float | None = None,
     ) -> MovedGroups:
         """Move key groups to other executors, after the checkpoint in progress; returns when all are there.
 
@@ -109,6 +116,8 @@ class GroupMoves:
             One of `BETWEEN_EXECUTORS`.
         reason : str
             Why, as a sentence for people.
+        drain : float, optional
+            What a planner expects, see `EndedGroupMove`.
 
         Raises
         ------
@@ -136,6 +145,9 @@ class GroupMoves:
             groups.end()
         seconds = time.monotonic() - began
         result = MovedGroups(len(moves), moved.nbytes, moved.pause, seconds, moved.paused_bytes)
+        # With less of what has arrived since, executors seem to be loaded unevenly by chance.
+        settled = time.time() + record.spec.options.report_interval + COMPARED_SECONDS
+        groups.note(move, result, settled, drain)
         logger.info("job %r: %s: %s", record.name, move, result)
         noun = "key group" if result.groups == 1 else "key groups"
         what = f"{result.groups} {noun} of {operator!r} moved"

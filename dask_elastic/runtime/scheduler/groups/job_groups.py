@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 
 from dask_elastic.migration.group_move import GroupMove
 from dask_elastic.routing.group_table import GroupTable
+from dask_elastic.runtime.protocol.group_calls import MovedGroups
 from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import MoveRefused, UnknownOperator
+
+KEPT = 16
+"""Newest moves that snapshots have: more than end between two snapshots."""
 
 
 class JobGroups:
@@ -26,6 +31,8 @@ class JobGroups:
         The move in progress; the nodes answer.
     still : asyncio.Lock
         Held while groups move, and while the state of an operator is read: a group on its way is at no executor.
+    ended : deque of EndedGroupMove
+        The newest moves, oldest first.
     """
 
     def __init__(self, spec: JobSpec):
@@ -35,6 +42,7 @@ class JobGroups:
         self._versions: Counter[str] = Counter()
         self.moving: GroupMove[int] | None = None
         self.still = asyncio.Lock()
+        self.ended: deque[EndedGroupMove] = deque(maxlen=KEPT)
 
     def table(self, operator: str) -> GroupTable:
         """Return the table of an operator; nodes get it later.
@@ -87,3 +95,13 @@ class JobGroups:
     def end(self) -> None:
         """End the move in progress."""
         self.moving = None
+
+    def note(
+        self, move: GroupMove[int], moved: MovedGroups, settled: float, drain: float | None = None
+    ) -> EndedGroupMove:
+        """Note what a move took that has ended; see `EndedGroupMove`."""
+        number = self.ended[-1].number + 1 if self.ended else 1
+        taken = moved.groups, moved.nbytes, moved.paused_bytes, moved.pause, moved.seconds
+        ended = EndedGroupMove(number, move.operator, move.strategy, *taken, settled, drain)
+        self.ended.append(ended)
+        return ended

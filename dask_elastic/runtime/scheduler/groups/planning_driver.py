@@ -13,25 +13,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from dask_elastic.control.keys import JobKey
-from dask_elastic.runtime.protocol.group_calls import MovedGroups
 from dask_elastic.runtime.protocol.remote_errors import cause_of
 from dask_elastic.runtime.scheduler.control.periodic_planning import FAILURES, PeriodicPlanning
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from dask_elastic.control.placement.group_strategies import GroupsMoving
-    from dask_elastic.control.placement.groups import GroupDecision, GroupPlanning
+    from dask_elastic.control.placement.group_decision import GroupDecision
+    from dask_elastic.control.placement.groups import GroupPlanning
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -54,8 +52,8 @@ class GroupPlanningDriver(PeriodicPlanning):
         super().__init__("key groups", moves.jobs, control)
         self.moves = moves
         self._planning: GroupPlanning | None = None
-        # What the planning is to learn of moves that have ended: its thread may be at work.
-        self._ended: list[Callable[[GroupPlanning], None]] = []
+        # Moves that have ended since the last period, which the newest snapshot may lack.
+        self._ended: list[tuple[JobKey, EndedGroupMove]] = []
         # By job, its generation, and by operator; those of jobs that have ended are dropped.
         self._told: dict[JobKey, dict[str, str]] = {}
 
@@ -103,7 +101,7 @@ class GroupPlanningDriver(PeriodicPlanning):
 
     def _decide(
         self,
-        ended: list[Callable[[GroupPlanning], None]],
+        ended: list[tuple[JobKey, EndedGroupMove]],
         snapshots: list[Snapshot],
         owners: Owners,
         strategies: Strategies,
@@ -116,10 +114,10 @@ class GroupPlanningDriver(PeriodicPlanning):
 
                 self._planning = GroupPlanning(self.settings)
             with self.timed():
-                for note in ended:
-                    note(self._planning)
                 for snapshot in snapshots:
                     self._planning.observe(snapshot)
+                for job, move in ended:
+                    self._planning.moved(job, move)
                 return self._planning.decide(owners, strategies)
 
     async def _carry_out(self, record: JobRecord, decision: GroupDecision, planned: list[int]) -> None:
@@ -138,11 +136,12 @@ class GroupPlanningDriver(PeriodicPlanning):
             for moves, expected in zip(decision.moves, decision.expected, strict=True):
                 if not record.live or not record.runs(decision.generation):
                     return
-                owners = record.groups.table(decision.operator).owners
+                groups = record.groups
+                owners = groups.table(decision.operator).owners
                 if other := [group for group in moves if owners[group] != planned[group]]:
                     raise PlanningError(f"the plan no longer fits: groups {other} have moved otherwise")
-                moved = await self.moves.move(record, decision.operator, moves, strategy, why)
-                self._note_ended(record, decision, expected, moved)
+                await self.moves.move(record, decision.operator, moves, strategy, why, expected.drain)
+                self._ended.append(((record.name, decision.generation), groups.ended[-1]))
         except FAILURES as error:
             if not record.live or not record.runs(decision.generation):
                 return
@@ -153,18 +152,6 @@ class GroupPlanningDriver(PeriodicPlanning):
             self._tell(record, decision.operator, f"{why} It could not be carried out: {cause}")
             return
         self._told.get((record.name, decision.generation), {}).pop(decision.operator, None)
-
-    def _note_ended(
-        self, record: JobRecord, decision: GroupDecision, expected: GroupsMoving, moved: MovedGroups
-    ) -> None:
-        now, interval = time.time(), record.spec.options.report_interval
-
-        def note(planning: GroupPlanning) -> None:
-            taken = moved.nbytes, moved.paused_bytes, moved.pause, moved.seconds
-            planning.measured.observe(decision.strategy, expected, *taken)
-            planning.moved((record.name, decision.generation), decision.operator, now, interval)
-
-        self._ended.append(note)
 
     def _tell(self, record: JobRecord, operator: str, reason: str) -> None:
         """Keep why nothing is carried out among the decisions, once as long as it stays the same."""
