@@ -35,6 +35,9 @@ class OperatorState:
     owned : tuple of tuple of int
         Per executor, the key groups that it owned; empty where key groups do not move. Where they do, the shards of
         each executor are all groups of the operator.
+    parted_by : int
+        Where key groups move, the number of groups by which the identities of parts of a key were made; see
+        `part_hashes`. 0 in manifests of earlier versions, where it depended on the number of executors.
     """
 
     name: str
@@ -46,6 +49,7 @@ class OperatorState:
     event_times: tuple[int | None, ...] = ()
     routed_by: tuple[str, ...] = ()
     owned: tuple[tuple[int, ...], ...] = ()
+    parted_by: int = 0
 
     @property
     def groups(self) -> int:

@@ -115,6 +115,7 @@ def _manifest(manifest: Manifest) -> dict[str, Any]:
                 "event_times": list(state.event_times),
                 "routed_by": list(state.routed_by),
                 "owned": [to_text(groups) for groups in state.owned],
+                "parted_by": state.parted_by,
             }
             for state in manifest.states
         ],
@@ -143,6 +144,7 @@ def _loaded(described: dict[str, Any]) -> Manifest:
                 tuple(state.get("event_times", ())),
                 tuple(state.get("routed_by", ())),
                 tuple(tuple(sorted(from_text(groups))) for groups in state.get("owned", ())),
+                state.get("parted_by", 0),
             )
             for state in described["states"]
         ),

@@ -126,13 +126,13 @@ def _restore_groups(
     changed: ChangedAggregates | None,
 ) -> Restored:
     """Install the state of key groups from the files of those that owned them: other executors own them now."""
-    restored = Restored(Chain(store.shards), event_time=event_time_of(state, list(range(state.executors))))
-    for source, owned in enumerate(state.owned):
+    taken = {source: {*groups}.intersection(owned) for source, owned in enumerate(state.owned)}
+    sources = [source for source, some in taken.items() if some]
+    restored = Restored(Chain(store.shards), event_time=event_time_of(state, sources or [*taken]))
+    for source in sources:
         wanted = np.zeros(state.shards, np.bool_)
         # What a former owner of a group has written of it is older.
-        wanted[[*{*groups}.intersection(owned)]] = True
-        if not wanted.any():
-            continue
+        wanted[[*taken[source]]] = True
         for header, batch in source_batches(folder, state, source):
             restored.input_schema = header.input_schema or restored.input_schema
             if batch is not None:

@@ -46,6 +46,25 @@ class KeySpace:
             if not 1 <= value <= 65_536:
                 raise TopologyError(f"{name}={value} is out of range: choose a number from 1 to 65,536")
 
+    @classmethod
+    def of_groups(cls, groups: int) -> KeySpace:
+        """Return the key space of an operator whose key groups change executor.
+
+        Each executor has a shard for each group, and a `GroupTable` tells which groups it owns. So hashes that keep the
+        group of a key do not depend on the number of executors.
+
+        Parameters
+        ----------
+        groups : int
+            The number of groups, G.
+
+        Examples
+        --------
+        >>> KeySpace.of_groups(8).groups, KeySpace.of_groups(8).shards
+        (8, 8)
+        """
+        return cls(1, groups)
+
     @property
     def groups(self) -> int:
         """Number of groups, G."""

@@ -114,7 +114,9 @@ class World(Deliveries):
         self._changes: Counter[ExecutorId] = Counter()
         self.open: set[ExecutorId] = set()
         self.spaces = {
-            name: KeySpace(len(placement.homes[name]), component.operator.shards)
+            name: KeySpace.of_groups(component.operator.shards)
+            if self.options.resource_centric
+            else KeySpace(len(placement.homes[name]), component.operator.shards)
             for name, component in self.components.items()
             if isinstance(component.operator, Compute)
         }

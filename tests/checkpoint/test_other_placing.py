@@ -142,7 +142,7 @@ def test_state_of_windows_is_not_given_to_other_shards(fuse, refused):
 
 
 @pytest.mark.parametrize("executors", [2, 3])
-def test_state_of_windows_in_key_groups_continues_with_as_many_executors(executors):
+def test_state_of_windows_in_key_groups_continues_with_any_number_of_executors(executors):
     topology = de.Topology("rides")
     table = pa.table({"area": ["n"], "at": pa.array([0], pa.timestamp("us"))})
     rows = topology.source("rows", de.sources.Arrow(table, event_time="at"))
@@ -154,7 +154,4 @@ def test_state_of_windows_in_key_groups_continues_with_as_many_executors(executo
     )
     state = OperatorState("hourly", ("area",), 2, 4, (), owned=((0, 1), (2, 3)))
     manifest = Manifest("rides", 7, 1, 0.0, 0.0, FileRef("topology", 1, ""), states=(state,))
-    if executors == state.executors:
-        return _check_placing(components, summaries, manifest)
-    with pytest.raises(SubmitError, match=r"checkpoint 7 is for 2 executors, not for 3\. Choose executors=2, or give"):
-        _check_placing(components, summaries, manifest)
+    _check_placing(components, summaries, manifest)

@@ -129,6 +129,7 @@ def test_replay_of_key_groups_has_predictions_beside_measurements(invoke, groupe
     rows = json.loads(invoke("replay", grouped, "--placement", "flux", "--json").stdout)
     assert [one["recorded_pause"] for one in rows] == [None, 0.04, None, None]
     [moved] = [one for one in rows if one["moves"]]
+    assert f"Groups {moved['groups'][0][0]}: {moved['groups'][0][1]} → {moved['groups'][0][2]}" in shown.output
     assert {cost["strategy"] for cost in moved["costs"]} == {"progressive", "synchronised"}
     refused = invoke("replay", grouped, "--placement", "ssm").output
     assert "ssm: nodes have consecutive executors, which key groups do not keep" in refused

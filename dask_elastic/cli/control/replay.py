@@ -38,6 +38,9 @@ GROUPS = (
     "placement", "job", "operator", "groups", "recorded", "moved", "recorded ", "longest pause", "measured",
     "load distance", "recorded  ", "within workers", "recorded   ",
 )  # fmt: skip
+SHOWN = 8
+"""Number of key groups of a decision that are named; the others are counted."""
+
 PERIODS = ("time", "job", "measured", "predicted", "recorded", "cores", "moved", "reason")
 
 
@@ -163,7 +166,9 @@ def _placement_decisions(name: str, homes: Sequence[ReplayedHomes], groups: Sequ
 def _why(one: ReplayedGroups) -> str:
     from dask_elastic.control.placement.group_strategies import compared
 
-    return f"{one.reason} {compared(one.costs, one.strategy)}"
+    listed = ", ".join(f"{group}: {source} → {target}" for group, source, target in one.groups[:SHOWN])
+    more = f" and {len(one.groups) - SHOWN} more" if len(one.groups) > SHOWN else ""
+    return f"{one.reason} Groups {listed}{more}. {compared(one.costs, one.strategy)}"
 
 
 def _groups_row(name: str, one: GroupsSummary) -> list[Cell]:

@@ -60,6 +60,8 @@ class ReplayedGroups:
         placement does not read traffic.
     reason : str
         Why groups move, or why they do not.
+    groups : tuple of (int, int, int)
+        Each group that moves, with its executor and its next one.
     """
 
     time: float
@@ -80,6 +82,7 @@ class ReplayedGroups:
     recorded_collocation: float
     collocation: float
     reason: str
+    groups: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,16 +163,15 @@ def replayed_groups(
         course.observe(snapshot)
         recorded = {(one.job, one.generation, one.operator): one for one in as_recorded.tick(snapshot)}
         decisions = own.tick(seen)
-        for one in decisions:
-            key = (one.job, one.generation), one.operator
-            there = recorded.get((*key[0], one.operator))
-            if there is not None:
-                found.append(_row(snapshot.now, placement, one, there, course.taken(*key)))
         owners = owners_of(own.posed(seen))
         placed |= {(job, name): np.array(of) for job, by_name in owners.items() for name, of in by_name.items()}
         for one in decisions:
-            for move in one.moves:
-                placed[(one.job, one.generation), one.operator][[*move]] = [*move.values()]
+            key = (one.job, one.generation), one.operator
+            moves = {group: to for move in one.moves for group, to in move.items()}
+            groups = tuple((group, int(placed[key][group]), to) for group, to in moves.items())
+            placed[key][[*moves]] = [*moves.values()]
+            if (there := recorded.get((*key[0], one.operator))) is not None:
+                found.append(_row(snapshot.now, placement, one, there, course.taken(*key), groups))
     return found
 
 
@@ -258,13 +260,20 @@ class _Course:
         self._seen[key] = max(last, first)
 
 
-def _row(time: float, placement: str, made: GroupDecision, there: GroupDecision, taken: _Taken) -> ReplayedGroups:
+def _row(
+    time: float,
+    placement: str,
+    made: GroupDecision,
+    there: GroupDecision,
+    taken: _Taken,
+    groups: tuple[tuple[int, int, int], ...],
+) -> ReplayedGroups:
     return ReplayedGroups(
         time=time,
         job=made.job,
         operator=made.operator,
         placement=placement,
-        moves=sum(map(len, made.moves)),
+        moves=len(groups),
         moved_bytes=made.moved_bytes if made.moves else 0.0,
         paused_bytes=made.paused_bytes if made.moves else 0.0,
         pause=made.pause if made.moves else 0.0,
@@ -278,6 +287,7 @@ def _row(time: float, placement: str, made: GroupDecision, there: GroupDecision,
         recorded_collocation=there.collocation,
         collocation=made.collocation,
         reason=made.reason,
+        groups=groups,
     )
 
 

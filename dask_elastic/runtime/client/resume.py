@@ -197,18 +197,13 @@ def _check_placing(
     for component, summary in zip(components, summaries, strict=True):
         for operator in component.computes:
             state = by_name.get(operator.name)
-            if state is None or (operator.windowing is None and operator.join is None):
+            # Key groups keep their keys, however many executors there are.
+            if state is None or state.owned or (operator.windowing is None and operator.join is None):
                 continue
             routed_by = operator.routed_by or operator.keys
             executors = summary.instances or 1
             if OtherPlacing.of(state, KeySpace(executors, summary.shards), routed_by) is None:
                 continue
-            if state.owned and executors != state.executors:
-                raise SubmitError(
-                    f"operator {operator.name!r} has windows or is a join: with paradigm={RESOURCE!r}, its state in "
-                    f"checkpoint {manifest.number} is for {state.executors} executors, not for {executors}. Choose "
-                    f"executors={state.executors}, or give it another name and pass drop=[{operator.name!r}]."
-                )
             before = f"{', '.join(state.routed_by or state.keys)} among {state.groups} shards"
             raise SubmitError(
                 f"operator {operator.name!r} has windows or is a join: its state in checkpoint {manifest.number} "
@@ -295,11 +290,11 @@ def _check_key_groups(summary: ComponentSummary, compute: ComputeSummary, state:
             f"operator {state.name!r}: the key groups of checkpoint {number} are by {', '.join(before)}, and would be "
             f"by {', '.join(now)}. With paradigm={RESOURCE!r}, fuse it as before."
         )
-    if executors != state.executors and now != compute.keys:
+    if state.parted_by != state.shards and state.executors > 1:
         raise SubmitError(
-            f"operator {state.name!r} cannot continue with {executors} executors: its keys {', '.join(compute.keys)} "
-            f"are in the key groups of {', '.join(now)} for {state.executors} executors. Choose "
-            f"executors={state.executors}, and move groups."
+            f"operator {state.name!r}: checkpoint {number} was written by a version of dask_elastic in which the state "
+            f"of key groups depended on the number of executors. Resume it with that version, or give the operator "
+            f"another name and pass drop=[{state.name!r}]."
         )
 
 

@@ -193,8 +193,6 @@ class ComponentSummary(SharedMethods):
         The key columns of a stateful component that decide in which shard a key is.
     lossy : bool
         Whether a restart loses rows of it: of a source that cannot rewind, or a sink that promises "at-most-once".
-    spreads : bool
-        Whether the key groups of a stateful component may be spread over another number of executors in a restart.
     """
 
     name: str
@@ -219,7 +217,6 @@ class ComponentSummary(SharedMethods):
     configuration: str = ""
     routed_by: tuple[str, ...] = ()
     lossy: bool = False
-    spreads: bool = False
 
     @property
     def computes(self) -> tuple[ComputeSummary, ...]:

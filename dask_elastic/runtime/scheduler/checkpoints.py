@@ -340,6 +340,7 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
 
 
 def _operator_state(compute: ComputeSummary, shards: int, parts: list[ExecutorPart]) -> OperatorState:
+    owned = tuple(part.groups for part in parts if part.groups is not None)
     return OperatorState(
         compute.name,
         compute.keys,
@@ -349,7 +350,8 @@ def _operator_state(compute: ComputeSummary, shards: int, parts: list[ExecutorPa
         None if compute.reading is None else pickle.loads(compute.reading),
         tuple(part.event_time for part in parts),
         compute.routed_by,
-        tuple(part.groups for part in parts if part.groups is not None),
+        owned,
+        shards if owned else 0,
     )
 
 

@@ -68,8 +68,7 @@ def continued_instances(
 ) -> dict[str, int]:
     """Return the instances and executors with which a job continues after a restart.
 
-    The executors of key groups are as many as the job would begin with, unless the user has set their number. Their
-    number stays where state does not allow another one, as that of windows and joins.
+    The executors of key groups are as many as the job would begin with, unless the user has set their number.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def continued_instances(
 
     Examples
     --------
-    >>> counted = ComponentSummary("counted", "compute", ("rows",), ("counted",), None, 256, spreads=True)
+    >>> counted = ComponentSummary("counted", "compute", ("rows",), ("counted",), None, 256)
     >>> continued_instances("resource-centric", [counted], {"rows": 1, "counted": 4}, slots=2)
     {'rows': 1, 'counted': 2}
     >>> continued_instances("executor-centric", [counted], {"rows": 1, "counted": 4}, slots=2)
@@ -94,7 +93,7 @@ def continued_instances(
         return dict(running)
     parts = [summary for summary in summaries if summary.kind != "sink"]
     fitting = map(_with_groups, _single_cores(parts, slots), parts)
-    open_numbers = {s.name for s in parts if s.kind == "compute" and s.instances is None and s.spreads}
+    open_numbers = {s.name for s in parts if s.kind == "compute" and s.instances is None}
     return {**running, **{one.name: one.instances or 1 for one in fitting if one.name in open_numbers}}
 
 

@@ -192,9 +192,9 @@ class PartCheckpoints:
             if (state := states.get(operator.name)) is None:
                 continue
             changed = ChangedAggregates.of(state, operator)
-            # Key groups are the shards of each executor, however many executors there are.
-            space = KeySpace(state.executors if state.owned else executors, store.shards)
-            placing = OtherPlacing.of(state, space, operator.routed_by or operator.keys)
+            # Key groups are the shards of each executor, however many executors there are: no key changes its group.
+            space, routed_by = KeySpace(executors, store.shards), operator.routed_by or operator.keys
+            placing = None if state.owned else OtherPlacing.of(state, space, routed_by)
             into, groups = stores[operator.name], store.groups if state.owned else None
             restored = restore_executor(self._folder, state, executor.index, executors, into, changed, placing, groups)
             into.input_schema = restored.input_schema

@@ -92,7 +92,8 @@ def test_replay_shows_what_moves_beside_what_was_recorded():
     ]  # fmt: skip
     [second] = [one for one in found if one.moves]
     assert second is found[1]
-    assert second.moved_bytes == 1e6 * second.moves
+    assert second.moved_bytes == 1e6 * second.moves == 1e6 * len(second.groups)
+    assert all(source == OWNERS[group] != target for group, source, target in second.groups)
     assert [cost.strategy for cost in second.costs] == ["progressive", "synchronised"]
     assert second.pause == next(cost.pause for cost in second.costs if cost.strategy == second.strategy)
     # What is expected has been learnt from the moves of the recording.

@@ -87,7 +87,7 @@ def job():
 
 def test_table_and_key_spaces_are_those_of_the_spec(job):
     assert job.table.owners.tolist() == [*OWNERS]
-    assert job.tier.spaces == {"op": KeySpace(2, GROUPS)}
+    assert job.tier.spaces == {"op": KeySpace.of_groups(GROUPS)}
     assert job.tier.groups_of("rows") is None
 
 

@@ -14,9 +14,10 @@ from dask_elastic.vocab.errors import SubmitError
 KEYS = ("area", "kind")
 
 
-def manifest(routed_by=()):
+def manifest(routed_by=(), parted_by=4):
     """A checkpoint of two executors with four key groups."""
-    state = OperatorState("op", KEYS, 2, 4, (Chain(4),) * 2, routed_by=routed_by, owned=((0, 1), (2, 3)))
+    owned = ((0, 1), (2, 3))
+    state = OperatorState("op", KEYS, 2, 4, (Chain(4),) * 2, routed_by=routed_by, owned=owned, parted_by=parted_by)
     return Manifest("job", 3, 1, 0.0, 0.5, FileRef("topology/1.pickle", 9, "crc32:0"), states=(state,))
 
 
@@ -42,12 +43,6 @@ def test_any_number_of_executors_up_to_that_of_the_groups_continues(executors):
         ),
         (2, (), ("area",), "'op': the key groups of checkpoint 3 are by area, kind, and would be by area"),
         (2, ("area",), (), "'op': the key groups of checkpoint 3 are by area, and would be by area, kind"),
-        (
-            3,
-            ("area",),
-            ("area",),
-            "'op' cannot continue with 3 executors: its keys area, kind are in the key groups of",
-        ),
     ],
 )
 def test_state_that_would_be_in_other_groups_is_refused(executors, before, now, message):
@@ -56,9 +51,15 @@ def test_state_that_would_be_in_other_groups_is_refused(executors, before, now, 
         _check_groups((_fitted(summary(executors, routed_by=now), found),), found, RESOURCE)
 
 
-def test_groups_by_some_of_the_keys_continue_with_the_same_number_of_executors():
+@pytest.mark.parametrize("executors", [1, 2, 3])
+def test_groups_by_some_of_the_keys_continue_with_any_number_of_executors(executors):
     found = manifest(("area",))
-    _check_groups((_fitted(summary(2, routed_by=("area",)), found),), found, RESOURCE)
+    _check_groups((_fitted(summary(executors, routed_by=("area",)), found),), found, RESOURCE)
+
+
+def test_state_that_depended_on_the_number_of_executors_is_refused():
+    with pytest.raises(SubmitError, match=r"'op': checkpoint 3 was written by a version .* pass drop=\['op'\]"):
+        _check_groups((_fitted(summary(2), manifest(parted_by=0)),), manifest(parted_by=0), RESOURCE)
 
 
 def test_groups_do_not_continue_in_another_paradigm():

@@ -23,7 +23,7 @@ OWNED = ((2, 3), (0, 1))
 def manifest(owned=OWNED, shards=4, topology=None):
     """A checkpoint with the state of an operator."""
     chains = (Chain(shards),) * 2
-    state = OperatorState("op", ("k",), 2, shards, chains, owned=owned)
+    state = OperatorState("op", ("k",), 2, shards, chains, owned=owned, parted_by=shards)
     topology = topology or FileRef("topology/1.pickle", 9, "crc32:0")
     return Manifest("job", 1, 1, 0.0, 0.5, topology, states=(state,))
 

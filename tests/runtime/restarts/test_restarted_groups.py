@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-
-import pytest
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
@@ -15,7 +12,7 @@ from dask_elastic.vocab.errors import NodeLost
 LOST = NodeLost("worker a hangs")
 
 
-def run_job(fake, folder, test, executors=None, spreads=True, threads=None):
+def run_job(fake, folder, test, executors=None, threads=None):
     """Run a test with the record of a job of one operator, on two workers of two slots."""
 
     async def with_job():
@@ -23,8 +20,7 @@ def run_job(fake, folder, test, executors=None, spreads=True, threads=None):
         coordinator = Coordinator(scheduler)
         options = {"paradigm": RESOURCE, "checkpoint": str(folder), "checkpoint_interval": 3600.0}
         call = fake.submission(executors=executors, **options)
-        summaries = (replace(s, spreads=spreads) if s.kind == "compute" else s for s in call.summaries)
-        await coordinator.submit(replace(call, summaries=tuple(summaries)))
+        await coordinator.submit(call)
         coordinator.controller.stop()
         await asyncio.wait_for(test(coordinator, scheduler, coordinator.jobs["job"]), 100)
         await coordinator.close()
@@ -54,13 +50,12 @@ def test_number_of_executors_follows_the_slots_that_are_left_and_that_are_added(
     run_job(fake, tmp_path, test)
 
 
-@pytest.mark.parametrize(("executors", "spreads"), [(4, True), (None, False)])
-def test_number_that_a_user_has_set_or_that_state_needs_is_kept(fake, tmp_path, executors, spreads):
+def test_number_that_a_user_has_set_is_kept(fake, tmp_path):
     async def test(coordinator, scheduler, record):
         assert await coordinator.restarts.restart(record, LOST, ["a"]) is None
         assert (shape(record), record.oversubscribed) == ((4, 1), True)
 
-    run_job(fake, tmp_path, test, executors, spreads)
+    run_job(fake, tmp_path, test, executors=4)
 
 
 def test_slots_that_another_job_shares_are_not_given_up(fake, tmp_path):

@@ -11,13 +11,17 @@ from fused_scenario import FusedScenario
 from group_scenario import WithGroups
 from join_scenario import JoinScenario
 from session_scenario import SessionScenario
+from spread_checkpoint import placed, spread
 from window_scenario import WindowScenario
 
-from dask_elastic.simulator import Placement
+from dask_elastic.simulator import Placement, SimulatedCheckpoint
 
 
 class OneSink(WithGroups):
-    """Executors have homes on one node, so that one sink instance gets all results in order."""
+    """Executors have homes on one node, so that one sink instance gets all results in order.
+
+    From each second checkpoint the job continues with other numbers of executors.
+    """
 
     computes = ("per_key",)
     sources = ("steps",)
@@ -26,6 +30,17 @@ class OneSink(WithGroups):
         homes = {name: (1,) * int(random.integers(2, 5)) for name in self.computes}
         cores = {name: tuple({1: 1} for _ in nodes) for name, nodes in homes.items()}
         return Placement(2, {**dict.fromkeys(self.sources, (0,)), **homes}, cores)
+
+    def continued(self, first, checkpoint: SimulatedCheckpoint):
+        world, kept = first.world, first.world.placement
+        if checkpoint.number % 2:
+            random = np.random.default_rng([self.seed, 9, checkpoint.number])
+            wanted = {name: int(random.integers(1, 5)) for name in self.computes}
+            checkpoint, world.placement = spread(world, checkpoint, wanted), placed(world, wanted)
+        try:
+            return super().continued(first, checkpoint)
+        finally:
+            world.placement = kept
 
 
 @dataclass(frozen=True)

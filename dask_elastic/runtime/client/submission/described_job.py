@@ -140,7 +140,6 @@ def _summary(
             "instances": operator.executors,
             "shards": operator.shards,
             "configuration": str(configuration(topology, component.name)),
-            "spreads": all(map(_spreads, (operator, *component.fused))),
             **_compute_summary(operator, inputs, durable)._asdict(),
         }
         del about["name"]
@@ -161,12 +160,6 @@ def _summary(
         about["lossy"] = operator.sink.promise == "at-most-once"
     about |= {"kinds": component.kinds, "edges": component.edges}
     return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
-
-
-def _spreads(operator: Compute) -> bool:
-    """Return whether state may be given to another number of executors: one key has one row, and is hashed alike."""
-    plain = operator.windowing is None and operator.join is None
-    return plain and (operator.routed_by or operator.keys) == operator.keys
 
 
 def _compute_summary(operator: Compute, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComputeSummary:

@@ -11,7 +11,7 @@ from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.mark_due import MarkDue
 from dask_elastic.routing.versioned_sends import VersionedSends
-from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobSpec
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -41,9 +41,7 @@ class FirstTier:
         # Replaced as a whole, as are those of emitters: readers need no lock.
         self._tables = {s.name: HomeTable.initial(spec.homes[s.name]) for s in spec.summaries if s.kind == "compute"}
         self._groups = {name: GroupTable.of_owners(owners, spec.homes[name]) for name, owners in spec.groups.items()}
-        self.spaces = {
-            s.name: KeySpace(len(spec.homes[s.name]), s.shards) for s in spec.summaries if s.name in self._tables
-        }
+        self.spaces = {s.name: self._space(s) for s in spec.summaries if s.name in self._tables}
         self._emitters = {one: spec.node_of(one) for name in spec.homes for one in spec.instances(name)}
         # Of tables of homes, or of groups where these move.
         self._sends: dict[ExecutorId, dict[str, VersionedSends[Any]]] = {}
@@ -51,6 +49,11 @@ class FirstTier:
         self._fixed = {node for name, homes in spec.homes.items() if name not in self._tables for node in homes}
         for sink in (s.name for s in spec.summaries if s.kind == "sink"):
             self._fixed |= {spec.node_of(one) for one in spec.inputs_of(sink)}
+
+    def _space(self, summary: ComponentSummary) -> KeySpace:
+        if summary.name in self._groups:
+            return KeySpace.of_groups(summary.shards)
+        return KeySpace(len(self._spec.homes[summary.name]), summary.shards)
 
     @property
     def tables(self) -> Mapping[str, HomeTable]:
