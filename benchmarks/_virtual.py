@@ -122,7 +122,7 @@ class VirtualJob:
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._random = np.random.default_rng(5)
-        self.space = KeySpace(options.executors, options.shards)
+        self.space = self.make_space()
         self.homes = [self._home(index) for index in range(options.executors)]
         self.cores = [self._first_cores(index) for index in range(options.executors)]
         self.gates = [Gate(options) for _ in self.homes]
@@ -131,10 +131,16 @@ class VirtualJob:
         self._restless_until = 0.0
         self._waiting: Iterator[int] | None = None
         limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
-        self.executors = [
-            ElasticExecutor(ExecutorId(OPERATOR, j), self.space, home, self.cores[j], [SOURCE], limits=limits)
-            for j, home in enumerate(self.homes)
-        ]
+        self.executors = [self.make_executor(index, limits) for index in range(options.executors)]
+
+    def make_space(self) -> KeySpace:
+        """Return the key space."""
+        return KeySpace(self.options.executors, self.options.shards)
+
+    def make_executor(self, index: int, limits: ExecutorLimits) -> ElasticExecutor:
+        """Return an executor."""
+        place = ExecutorId(OPERATOR, index), self.space, self.homes[index], self.cores[index], [SOURCE]
+        return ElasticExecutor(*place, limits=limits)
 
     def _home(self, index: int) -> int:
         return index * self.options.nodes // self.options.executors
@@ -174,7 +180,7 @@ class VirtualJob:
         if options.elastic:
             self.every(options.control_period, options.control_period + LOOK_SECONDS, self._decide)
             self.every(options.control_period, options.control_period * 1.5 + LOOK_SECONDS, self._look_between)
-        self._send()
+        self.go_on()
         while self._agenda and self._agenda[0][0] <= seconds:
             self.now, _, what = heapq.heappop(self._agenda)
             what()
@@ -182,17 +188,21 @@ class VirtualJob:
 
     # source
 
-    def _send(self) -> None:
+    def go_on(self) -> None:
         """Send batches until a window is full; a full window blocks all later rows, as in the engine."""
         while True:
             if self._waiting is None:
-                self._waiting = self._deliver(self.keys(self.now))
+                self._waiting = self.deliver(self.keys(self.now))
             for index in self._waiting:
-                if self.gates[index].full:
+                if self.blocked(index):
                     return
             self._waiting = None
 
-    def _deliver(self, hashes: np.ndarray) -> Iterator[int]:
+    def blocked(self, index: int) -> bool:
+        """Whether the source waits at an executor."""
+        return self.gates[index].full
+
+    def deliver(self, hashes: np.ndarray) -> Iterator[int]:
         """Deliver a batch to its executors in turn; yields each executor until its window has room."""
         executor = self.space.executor_of(hashes).astype(int)
         stamp = self.now
@@ -203,23 +213,26 @@ class VirtualJob:
             while self.gates[index].full:
                 self.gates[index].window.held_back()
                 yield index
-            batch = Batch(pa.record_batch({"key": part.view(np.int64)}), part, stamp)
-            gate = self.gates[index]
-            gate.used += batch.nbytes
-            gate.batches += 1
-            delay = 0.0 if self.homes[index] == 0 else HOP
-            self.at(self.now + delay, lambda j=index, b=batch: self._offer(j, b))
+            self.send_to(index, Batch(pa.record_batch({"key": part.view(np.int64)}), part, stamp))
+
+    def send_to(self, index: int, batch: Batch) -> None:
+        """Send a batch to an executor, for which there is credit."""
+        gate = self.gates[index]
+        gate.used += batch.nbytes
+        gate.batches += 1
+        delay = 0.0 if self.homes[index] == 0 else HOP
+        self.at(self.now + delay, lambda: self._offer(index, batch))
 
     def _offer(self, index: int, batch: Batch) -> None:
         executor = self.executors[index]
         self._carry_out(index, executor.accept(executor.split(batch), SOURCE, batch, batch.nbytes, self.now))
 
-    def _release(self, index: int, nbytes: int, wanted_more: bool) -> None:
+    def _release(self, index: int, released: do.Release) -> None:
         gate = self.gates[index]
-        gate.used -= nbytes
-        gate.batches -= 1
-        gate.window.released(nbytes, self.now, wanted_more)
-        self._send()
+        gate.used -= released.nbytes
+        gate.batches -= not released.is_part
+        gate.window.released(released.nbytes, self.now, released.wanted_more)
+        self.go_on()
 
     # executors
 
@@ -231,9 +244,9 @@ class VirtualJob:
             match instruction:
                 case do.Wake(task) | do.Run(task):
                     self._feed(index, task)
-                case do.Release(_, nbytes, wanted_more):
+                case do.Release():
                     delay = 0.0 if self.homes[index] == 0 else HOP
-                    self.at(self.now + delay, lambda n=nbytes, more=wanted_more: self._release(index, n, more))
+                    self.at(self.now + delay, lambda released=instruction: self._release(index, released))
                 case do.StartTask(task, node, _):
                     self._threads[index, task] = Core(node)
                     self._feed(index, task)
@@ -333,7 +346,7 @@ class VirtualJob:
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot of the newest reports."""
-        measured = tuple(self._executor(j, self._reports[j]) for j in sorted(self._reports))
+        measured = tuple(self.measured(j, self._reports[j]) for j in sorted(self._reports))
         nodes = tuple(NodeSnapshot(f"tcp://n{n}:1", "host", self.options.threads) for n in range(self.options.nodes))
         rows = sum(one.latency_rows for one in self._reports.values())
         total = sum((one.latency_mean or 0.0) * one.latency_rows for one in self._reports.values())
@@ -341,7 +354,8 @@ class VirtualJob:
         job = JobSnapshot("dynamics", 1, measured, self.options.latency_target, latency=latency)
         return Snapshot(self.now, nodes, (job,))
 
-    def _executor(self, index: int, one: ExecutorMeasure) -> ExecutorSnapshot:
+    def measured(self, index: int, one: ExecutorMeasure) -> ExecutorSnapshot:
+        """Return an executor of the snapshot."""
         return ExecutorSnapshot(
             one.executor, self.homes[index], dict(self.cores[index]), one.arrival_rate, one.service_rate,
             one.throughput, one.customer_rows, one.queue_rows, 0, one.bytes_in, one.bytes_out, one.sojourn,
