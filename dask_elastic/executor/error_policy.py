@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from dask_elastic.executor.row_search import RowSearch
-from dask_elastic.vocab.errors import ElasticError, UserCodeError
+from dask_elastic.executor.row_search import RowSearch, is_failure_of_row
+from dask_elastic.vocab.errors import ElasticError, StateError, StateValueError, UserCodeError
 
 Result = TypeVar("Result")
 OnError = Literal["fail", "skip"]
@@ -60,7 +60,8 @@ class ErrorPolicy:
     Notes
     -----
     Under "skip", failing rows that the logic has not found itself are found by a `RowSearch`. Errors of dask_elastic
-    itself, such as a missing column, always fail the job: no row is at fault.
+    itself, such as a missing column, always fail the job: no row is at fault. A value that does not fit the declared
+    state is an error of user code.
     """
 
     def __init__(self, on_error: OnError, add_dead_letters: Callable[[FailedRows], None]):
@@ -90,20 +91,24 @@ class ErrorPolicy:
         ------
         UserCodeError
             If user code raises and `on_error` is "fail".
+        StateError
+            If user code uses its state in a way that is not declared; names the operator.
         """
         number = self._batches.get(operator, 0)
         self._batches[operator] = number + 1
-        if self.on_error == "fail":
-            try:
-                return function(0, rows.num_rows, None)
-            except ElasticError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise _explained(operator, number, error) from error
         try:
+            if self.on_error == "fail":
+                try:
+                    return function(0, rows.num_rows, None)
+                except Exception as error:
+                    if is_failure_of_row(error):
+                        raise _explained(operator, number, error) from error
+                    raise
             return self._skipping(operator, function, rows)
         except SystemExit as error:  # sys.exit() is no failure of a row
             raise _explained(operator, number, error) from error
+        except StateError as error:
+            raise StateError(f"operator {operator!r}: {error}") from error
 
     def _skipping(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
         results: list[Result] = []
@@ -144,6 +149,8 @@ def error_text(error: BaseException) -> str:
     >>> error_text(ValueError("a delay of -5"))
     'ValueError: a delay of -5'
     """
+    if isinstance(error, ElasticError):
+        return f"{type(error).__name__}: {error}"
     return "".join(traceback.format_exception_only(error)).strip()
 
 
@@ -168,7 +175,8 @@ def with_trace(what: str, error: BaseException) -> str:
 
 def _explained(operator: str, batch: int, error: BaseException) -> UserCodeError:
     own = _frames_of_others(error)
-    if not own and not isinstance(error, (TypeError, ValueError)):  # those explain themselves: our checks raise them
+    # Those explain themselves: our checks raise them.
+    if not own and not isinstance(error, (TypeError, ValueError, StateValueError)):
         own = [*traceback.extract_tb(error.__traceback__)]
     row = getattr(error, "row", None)
     return UserCodeError(operator, error_text(error), batch, row if isinstance(row, int) else None, _formatted(own))

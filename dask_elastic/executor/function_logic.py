@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.error_policy import Errors, error_text
-from dask_elastic.executor.row_search import RowSearch
+from dask_elastic.executor.row_search import RowSearch, is_failure_of_row
 from dask_elastic.executor.windows.event_times import row_times
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.state.cells import Cells, KeyState
@@ -25,7 +25,6 @@ from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.tables import as_batches, is_table
 from dask_elastic.vocab.arrow_arrays import array_of
-from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.listed_arrays import batch_of_dicts
 
 SWEPT_AFTER = 60.0
@@ -109,22 +108,29 @@ class CellLogic(FunctionLogic, ABC):
 
     def outputs(self, rows: pa.RecordBatch, view: StateView, errors: Errors | None) -> list[pa.RecordBatch]:
         """Call the function for each row or key."""
-        cells, items = Cells(view), None
         if errors is None:
-            items = self.items(rows, view, cells)
-        elif self._logged_batches == 0:
+            return self.batches(self._unlogged(rows, view))
+        items = None
+        if self._logged_batches == 0:
             try:
-                items = self.items(rows, view, cells)
-            except ElasticError:
-                raise
-            except Exception:  # the second run, with the log, reports it for its rows
+                items = self._unlogged(rows, view)
+            except Exception as error:  # the second run, with the log, reports it for its rows
+                if not is_failure_of_row(error):
+                    raise
+                view.discard()
                 self._logged_batches = LOGGED_BATCHES
         if items is None:
             cells = Cells(view, UndoLog())
             items = self.items(rows, view, cells, errors)
             self._logged_batches = LOGGED_BATCHES if errors else self._logged_batches - 1
-        cells.commit()
+            cells.commit()
         return self.batches(items)
+
+    def _unlogged(self, rows: pa.RecordBatch, view: StateView) -> list[Any]:
+        cells = Cells(view)
+        items = self.items(rows, view, cells)
+        cells.commit()
+        return items
 
     @abstractmethod
     def items(self, rows: pa.RecordBatch, view: StateView, cells: Cells, errors: Errors | None = None) -> list[Any]:
@@ -169,7 +175,7 @@ class RowFunctionLogic(CellLogic):
                 if returned is not None:
                     made += [returned] if isinstance(returned, Mapping) else self.output.listed(returned)
             except Exception as error:
-                if log is None or errors is None or isinstance(error, ElasticError):
+                if log is None or errors is None or not is_failure_of_row(error):
                     note_row(error, number)
                     raise
                 log.roll_back()

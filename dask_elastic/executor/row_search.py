@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.errors import ElasticError, StateValueError
 
 _REMEMBERED = 1024
 """Rows over which the share of failing rows is averaged."""
@@ -53,7 +53,7 @@ class RowSearch:
         Raises
         ------
         ElasticError
-            If `process` raises one: no row is at fault.
+            If `process` raises one for which no row is at fault; see `is_failure_of_row`.
         """
         start = 0
         while start < count:
@@ -97,8 +97,16 @@ def _error(process: Callable[[int, int], None], start: int, stop: int) -> Except
     """Return the error that a range of rows raises, None if it is processed."""
     try:
         process(start, stop)
-    except ElasticError:
-        raise
     except Exception as error:
+        if not is_failure_of_row(error):
+            raise
         return error
     return None
+
+
+def is_failure_of_row(error: BaseException) -> bool:
+    """Return whether an exception may be the fault of a row: one of user code, or of a value that it gave to its state.
+
+    Errors of dask_elastic itself, such as an undeclared name, are no row's fault.
+    """
+    return not isinstance(error, ElasticError) or isinstance(error, StateValueError)

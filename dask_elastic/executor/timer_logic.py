@@ -19,6 +19,7 @@ from dask_elastic.executor.function_logic import (
     KeyFunctionLogic,
     note_row,
 )
+from dask_elastic.executor.row_search import is_failure_of_row
 from dask_elastic.state.cells import Cells
 from dask_elastic.state.expiry.times import ExpiryTimes
 from dask_elastic.state.session import Located, Session
@@ -31,7 +32,6 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.timer import DUE, Timer
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.state_record import TimersDue
 
 
@@ -50,7 +50,7 @@ class TimerFunctionLogic(KeyFunctionLogic):
             try:
                 made += self._items(self._function(key, time, cells.key(position)))
             except Exception as error:
-                if log is None or errors is None or isinstance(error, ElasticError):
+                if log is None or errors is None or not is_failure_of_row(error):
                     note_row(error, position)
                     raise
                 log.roll_back()

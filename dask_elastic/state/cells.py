@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_elastic.state.fitting import fit_of_elements, fit_of_values
 from dask_elastic.state.list_cell import ListCell
 from dask_elastic.state.list_column import ListColumn, stored_elements
 from dask_elastic.state.map_cell import MapCell
@@ -20,7 +21,7 @@ from dask_elastic.state.view import StateView
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
 from dask_elastic.topology.state_kind import Element
-from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.errors import StateValueError
 
 _ABSENT = object()
 
@@ -71,7 +72,8 @@ class KeyState:
     `state["name"]` returns the declared value, or None if the key has none. For a declared `List` or `Map` it returns
     a `ListCell` or `MapCell`, which is changed in place. `state["name"] = value` sets a value or replaces a list or
     map; `del state["name"]`, or setting None, deletes it. `"name" in state` tests for a value or a nonempty list or
-    map. An undeclared name raises `StateError`.
+    map. An undeclared name raises `StateError`, and a value that does not fit the declared type `StateValueError`, a
+    failure of the row as any exception of user code.
 
     Examples
     --------
@@ -178,6 +180,7 @@ class _ValueCells:
         self._count = count
         self._values: list[Any] | None = None
         self._is_object = column.kind.type is object
+        self._fit = fit_of_values(column.kind.type, column.name)
         self._in_event_time = column.kind.ttl_clock == "event"
         self._new: dict[int, Any] = {}
         self._until: dict[int, float] = {}
@@ -197,12 +200,13 @@ class _ValueCells:
         return self._values[position]
 
     def set(self, position: int, value: Any) -> None:
+        value = private_copy(value) if self._is_object else self._fit(value)
         if self._log is not None:
             before = self._new.get(position, _ABSENT), self._until.get(position, 0.0)
             self._log.add(partial(self._restore, position, *before))
         if self._in_event_time:
             self._until[position] = self._expiry(position)
-        self._new[position] = private_copy(value) if self._is_object else value
+        self._new[position] = value
 
     def _expiry(self, position: int) -> float:
         """Return when a value expires that is set now: not earlier than the value that it replaces."""
@@ -237,12 +241,13 @@ class _ListCells:
         self._column = column
         self._log = log
         self._count = count
+        self._fit = fit_of_elements(column.kind.type, column.name)
         self._cells: dict[int, ListCell] = {}
 
     def get(self, position: int) -> ListCell:
         cell = self._cells.get(position)
         if cell is None:
-            cell = self._cells[position] = ListCell(self._column, position, self._log)
+            cell = self._cells[position] = ListCell(self._column, position, self._fit, self._log)
         return cell
 
     def set(self, position: int, value: Any) -> None:
@@ -273,20 +278,18 @@ class _MapCells:
         self._column = column
         self._log = log
         self._count = count
+        kind = column.kind
+        self._fits = fit_of_elements(kind.key, column.name), fit_of_elements(kind.type, column.name)
         self._cells: dict[int, MapCell] = {}
 
     def get(self, position: int) -> MapCell:
         cell = self._cells.get(position)
         if cell is None:
-            cell = self._cells[position] = MapCell(self._column, position, self._log)
+            cell = self._cells[position] = MapCell(self._column, position, self._fits, self._log)
         return cell
 
     def set(self, position: int, value: Any) -> None:
-        cell = self.get(position)
-        after = {} if value is None else dict(value)
-        cell.clear()
-        cell.update(after)
-        cell.changed = True
+        self.get(position).replace({} if value is None else dict(value))
 
     def commit(self) -> None:
         kind, name = self._column.kind, self._column.name
@@ -320,7 +323,7 @@ def _ragged(lists: dict[int, list[Any]], count: int, kind: Element, name: str) -
         elements += lists[position]
     stored, known = stored_elements(elements, kind, name)
     if not known.all():
-        raise StateError(f"the state {name!r} was given None; lists and maps hold no nulls, so leave it out")
+        raise StateValueError(f"the state {name!r} was given None; lists and maps hold no nulls, so leave it out")
     return Ragged.of_lengths(stored, lengths)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, overload
 
+from dask_elastic.state.fitting import Fit
 from dask_elastic.state.list_column import ListColumn
 from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
@@ -23,8 +24,9 @@ class ListCell(Sequence[Any]):
     ...     return {"mean": sum(recent) / len(recent)}
     """
 
-    def __init__(self, column: ListColumn, position: int, log: UndoLog | None = None) -> None:
+    def __init__(self, column: ListColumn, position: int, fit: Fit, log: UndoLog | None = None) -> None:
         self._column = column
+        self._fit = fit
         self._log = log
         self._position = position
         self._old: list[Any] | None = None
@@ -37,6 +39,10 @@ class ListCell(Sequence[Any]):
         if self._old is None:
             self._old, self._expiries = self._column.python(self._position)
         return self._old
+
+    def _fitting(self, elements: Iterable[Any]) -> list[Any]:
+        fit = self._fit
+        return [private_copy(fit(element)) for element in elements]
 
     def _add(self, elements: list[Any]) -> None:
         self.added += elements
@@ -87,15 +93,21 @@ class ListCell(Sequence[Any]):
         Parameters
         ----------
         element : object
-            A value of the declared type; None is refused when the batch is committed.
+            A value of the declared type; not None.
+
+        Raises
+        ------
+        StateValueError
+            If it does not fit the declared type.
 
         Examples
         --------
         >>> def remember(row, state):
         ...     state["recent"].append(row["value"])
         """
+        added = private_copy(self._fit(element))
         self._note()
-        self._add([private_copy(element)])
+        self._add([added])
 
     def extend(self, elements: Iterable[Any]) -> None:
         """Append several elements, in their order.
@@ -105,13 +117,19 @@ class ListCell(Sequence[Any]):
         elements : iterable
             Values of the declared type.
 
+        Raises
+        ------
+        StateValueError
+            If one does not fit the declared type; none is appended.
+
         Examples
         --------
         >>> def remember(key, batch, state):
         ...     state["recent"].extend(batch["value"].to_pylist())
         """
+        added = self._fitting(elements)
         self._note()
-        self._add([private_copy(element) for element in elements])
+        self._add(added)
 
     def keep_newest(self, most: int) -> None:
         """Remove all but the last elements.
@@ -153,12 +171,17 @@ class ListCell(Sequence[Any]):
         elements : iterable
             Values of the declared type.
 
+        Raises
+        ------
+        StateValueError
+            If one does not fit the declared type; the list stays.
+
         Examples
         --------
         >>> def sort(row, state):
         ...     state["best"].replace(sorted([*state["best"], row["value"]])[-3:])
         """
-        after = [private_copy(element) for element in elements]
+        after = self._fitting(elements)
         self.clear()
         self._add(after)
 

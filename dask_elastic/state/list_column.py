@@ -17,7 +17,7 @@ from dask_elastic.state.value_column import Load, require_mask
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Element, List
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
-from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.errors import StateValueError
 
 
 class ListColumn:
@@ -123,7 +123,7 @@ class ListColumn:
 
         Raises
         ------
-        StateError
+        StateValueError
             If length or type do not fit, or an appended value is null.
 
         Examples
@@ -134,7 +134,7 @@ class ListColumn:
         """
         stored, known = stored_elements(values, self.kind.type, self.name)
         if len(stored) != len(self._ordinals):
-            raise StateError(
+            raise StateValueError(
                 f"state list {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
         ordinals = self._ordinals
@@ -166,7 +166,7 @@ class ListColumn:
 
         Raises
         ------
-        StateError
+        StateValueError
             If length or type do not fit, or an element is null.
 
         Examples
@@ -176,7 +176,7 @@ class ListColumn:
         """
         new = ragged_of(lists, self.kind.type, self.name)
         if len(new) != self._count:
-            raise StateError(
+            raise StateValueError(
                 f"state list {self.name!r}: {len(new)} lists for {self._count} keys; give one per key of state.keys"
             )
         parts = [new]
@@ -201,7 +201,7 @@ class ListColumn:
 
         Raises
         ------
-        StateError
+        StateValueError
             If `most` is negative.
 
         Examples
@@ -211,7 +211,7 @@ class ListColumn:
         ...     state.list("values").keep_newest(10)
         """
         if most < 0:
-            raise StateError(f"state list {self.name!r}: keep_newest({most}) is negative; give 0 or more")
+            raise StateValueError(f"state list {self.name!r}: keep_newest({most}) is negative; give 0 or more")
         parts = self._parts()
         if len(parts[0].values) and int(parts[0].lengths.max()) > most:
             kept = parts[0].ranks_from_end() < most
@@ -227,7 +227,7 @@ class ListColumn:
 
         Raises
         ------
-        StateError
+        StateValueError
             If `where` is not one boolean per key.
 
         Examples
@@ -256,29 +256,31 @@ class ListColumn:
 
 
 def stored_elements(values: Any, kind: Element, name: str) -> tuple[Values, Known]:
-    """Return elements in stored form and which are not null; raise StateError if they do not fit the type."""
+    """Return elements in stored form and which are not null; raise StateValueError if they do not fit the type."""
     try:
         return to_stored(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise StateError(f"the state {name!r} is declared as {kind}: {error}") from error
+        raise StateValueError(f"the state {name!r} is declared as {kind}: {error}") from error
 
 
 def require_known(known: Known, what: str) -> None:
-    """Raise StateError if a value is null."""
+    """Raise StateValueError if a value is null."""
     if not known.all():
-        raise StateError(
+        raise StateValueError(
             f"{what}: row {int(np.argmin(known))} is null, and lists and maps hold no nulls; exclude such rows with "
             "where="
         )
 
 
 def ragged_of(lists: Any, kind: Element, name: str) -> Ragged:
-    """Return lists in stored form; raise StateError if they do not fit the type or contain nulls."""
+    """Return lists in stored form; raise StateValueError if they do not fit the type or contain nulls."""
     if isinstance(lists, pa.ChunkedArray):
         lists = lists.combine_chunks()
     if isinstance(lists, pa.Array):
         if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
-            raise StateError(f"state list {name!r}: values of type {lists.type} are not lists; give one list per key")
+            raise StateValueError(
+                f"state list {name!r}: values of type {lists.type} are not lists; give one list per key"
+            )
         lengths = np.nan_to_num(numpy_of(lists.value_lengths())).astype(np.int64)
         elements: Any = lists.flatten()
     else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
+from dask_elastic.state.fitting import Fit
 from dask_elastic.state.map_column import MapColumn
 from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
@@ -23,8 +24,9 @@ class MapCell(MutableMapping[Any, Any]):
     ...     counts[row["word"]] = counts.get(row["word"], 0) + 1
     """
 
-    def __init__(self, column: MapColumn, position: int, log: UndoLog | None = None) -> None:
+    def __init__(self, column: MapColumn, position: int, fits: tuple[Fit, Fit], log: UndoLog | None = None) -> None:
         self._column = column
+        self._fit_key, self._fit_value = fits
         self._log = log
         self._copied_in = -1
         self.entries, self.expiries = column.python(position)
@@ -41,8 +43,12 @@ class MapCell(MutableMapping[Any, Any]):
         return column.kind.ttl_clock != "event" or self.expiries[key] > column.times.seen
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        key, value = self._fit_key(key), private_copy(self._fit_value(value))
+        self._put(key, value)
+
+    def _put(self, key: Any, value: Any) -> None:
         self._note_put(key)
-        self.entries[key] = private_copy(value)
+        self.entries[key] = value
         kind = self._column.kind
         if kind.ttl is not None:
             until = self._column.times.of_call(kind)
@@ -66,6 +72,29 @@ class MapCell(MutableMapping[Any, Any]):
 
     def __repr__(self) -> str:
         return repr({key: self.entries[key] for key in self})
+
+    def replace(self, entries: Mapping[Any, Any]) -> None:
+        """Replace all entries; the map stays if one does not fit the declared types.
+
+        Parameters
+        ----------
+        entries : mapping
+            The entries.
+
+        Raises
+        ------
+        StateValueError
+            If a key or a value does not fit.
+
+        Examples
+        --------
+        >>> def restart(row, state):
+        ...     state["counts"].replace({row["word"]: 1})
+        """
+        after = [(self._fit_key(key), private_copy(self._fit_value(value))) for key, value in entries.items()]
+        self.clear()
+        for key, value in after:
+            self._put(key, value)
 
     def clear(self) -> None:
         """Remove all entries.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_elastic.state.layout import StateLayout
 from dask_elastic.state.stored_values import Known, Values
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
-from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.errors import StateError, StateValueError
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MOST_SECONDS = 9e12
@@ -181,7 +181,9 @@ class BatchTimers:
         """
         value, moments, keys = _hidden(self._view.layout, name), _moments(name, at), len(self._view)
         if len(moments) != keys:
-            raise StateError(f"timer {name!r}: {len(moments)} times for {keys} keys; give one per key of state.keys")
+            raise StateValueError(
+                f"timer {name!r}: {len(moments)} times for {keys} keys; give one per key of state.keys"
+            )
         self._view.set(value, moments, where)
 
     def delete(self, name: str, where: Known | None = None) -> None:
@@ -258,8 +260,8 @@ def _moment(timer: str, at: Any) -> datetime.datetime:
         try:
             return _EPOCH + datetime.timedelta(seconds=float(at))
         except OverflowError as error:
-            raise StateError(f"timer {timer!r} was set for {at!r} seconds, which is no time: {error}") from error
-    raise StateError(f"timer {timer!r} was set for {at!r}; give {_TIMES}. To delete it, call state.timers.delete")
+            raise StateValueError(f"timer {timer!r} was set for {at!r} seconds, which is no time: {error}") from error
+    raise StateValueError(f"timer {timer!r} was set for {at!r}; give {_TIMES}. To delete it, call state.timers.delete")
 
 
 def _moments(timer: str, at: Any) -> Any:
@@ -275,8 +277,10 @@ def _moments(timer: str, at: Any) -> Any:
         if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
             return _of_seconds(timer, numpy_of(array).astype(np.float64))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise StateError(f"timer {timer!r} was set for {at!r}: {error}; give one time per key") from error
-    raise StateError(f"timer {timer!r} was set for times of type {array.type}; give timestamps, or seconds since 1970")
+        raise StateValueError(f"timer {timer!r} was set for {at!r}: {error}; give one time per key") from error
+    raise StateValueError(
+        f"timer {timer!r} was set for times of type {array.type}; give timestamps, or seconds since 1970"
+    )
 
 
 def _array(values: Any) -> pa.Array:
@@ -291,5 +295,7 @@ def _of_seconds(timer: str, seconds: Values) -> pa.Array:
     none = np.isnan(seconds)
     invalid = ~none & ~(np.abs(seconds) < _MOST_SECONDS)
     if invalid.any():
-        raise StateError(f"timer {timer!r} was set for {seconds[invalid][0]} seconds, which is no time; give {_TIMES}")
+        raise StateValueError(
+            f"timer {timer!r} was set for {seconds[invalid][0]} seconds, which is no time; give {_TIMES}"
+        )
     return array_of((np.where(none, 0, seconds) * 1e6).astype("M8[us]"), mask=none)

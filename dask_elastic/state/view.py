@@ -388,6 +388,10 @@ class StateView:
         made: AnyColumn = _COLUMNS[type(kind)](name, kind, self.ordinals, len(self), self.times, load)
         return made
 
+    def discard(self) -> None:
+        """Drop all changes, as if the logic had not been called."""
+        self._columns = {}
+
     def commit(self, where: Known | None = None) -> None:
         """Write the changes to the store; called by the engine, not by user logic.
 

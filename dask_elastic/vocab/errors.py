@@ -103,6 +103,10 @@ class StateError(ElasticError):
     """Keyed state was used by a task that does not own it, or in a way that its declaration does not allow."""
 
 
+class StateValueError(StateError):
+    """User code gave keyed state a value that does not fit the declaration: a failure of the row, as any exception."""
+
+
 class MoveRefused(ElasticError):
     """A shard or an executor cannot move: it is moving already, or the target cannot take it."""
 

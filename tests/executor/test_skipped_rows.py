@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import dask_elastic as de
 from dask_elastic.testing import run
+from dask_elastic.vocab.errors import StateError, UserCodeError
 
 STATE = {
     "last": pa.int64(),
@@ -22,7 +23,7 @@ OUTPUT = {"key": pa.string(), "value": pa.int64(), "size": pa.int64()}
 
 
 def change(value, state):
-    """Change the state by each operation in turn, and raise in the midst if the value is negative."""
+    """Change the state by each operation in turn, and fail in the midst if the value is negative."""
     kind, number = abs(value) % 7, abs(value) // 7 % 5
     state["last"] = value
     state["thing"] = {"value": value}
@@ -43,8 +44,23 @@ def change(value, state):
     seen[number] = value
     recent.append(value)
     if value < 0:
-        raise ValueError(f"no {value}")
+        fail(value, state)
     return len(recent) + len(seen)
+
+
+def fail(value, state):
+    """Raise, or give the state a value that does not fit."""
+    match -value % 5:
+        case 1:
+            state["last"] = "n/a"
+        case 2:
+            state["recent"].append(1.5)
+        case 3:
+            state["seen"] = {value: None}
+        case 4:
+            state["recent"] = [1, None]
+        case _:
+            raise ValueError(f"no {value}")
 
 
 def by_row(row, state):
@@ -93,9 +109,67 @@ def test_result_is_as_if_failing_rows_had_not_been_there(rows, batch_rows, logic
         assert outputs(skipped) == outputs(wanted)
     else:
         assert by_name(skipped.state.get("changes")) == {}
-    bad = [(key, value, f"ValueError: no {value}") for key, value in rows if value < 0]
+    bad = Counter((key, value, value % 5 != 0) for key, value in rows if value < 0)
     letters = skipped.dead_letters["changes"].to_pylist() if bad else []
-    assert Counter(tuple(row.values()) for row in letters) == Counter(bad)
+    assert (
+        Counter((r["key"], r["value"], r["__error"].startswith("StateValueError: the state")) for r in letters) == bad
+    )
+
+
+VALUES = ["12", "n/a", 3, 4.0]
+
+
+@de.per_row
+def keep_last(row, state):
+    state["last"] = VALUES[row["value"]]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 4])
+def test_values_fit_the_declared_state_or_not_whatever_batch_they_are_in(batch_rows):
+    table = pa.table({"key": list("abcd"), "value": [0, 1, 2, 3]})
+    found = results(keep_last, table, batch_rows)
+    assert {key: row["last"] for key, row in by_name(found.state["changes"]).items()} == {"a": 12, "c": 3, "d": 4}
+    [letter] = found.dead_letters["changes"].to_pylist()
+    assert letter["key"] == "b"
+    assert letter["__error"].startswith("StateValueError: the state 'last' is declared as int64, which 'n/a' does not")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (
+            lambda state: state.__setitem__("last", "n/a"),
+            "the state 'last' is declared as int64, which 'n/a' does not fit",
+        ),
+        (
+            lambda state: state["recent"].append("n/a"),
+            "the state 'recent' is declared as int64, which 'n/a' does not fit",
+        ),
+        (lambda state: state["seen"].update({1: 2.5}), "the state 'seen' is declared as int64, which 2.5 does not fit"),
+        (lambda state: state["seen"].update({1: None}), "the state 'seen' was given None"),
+    ],
+)
+def test_value_that_does_not_fit_names_operator_row_state_and_value(value, reason):
+    table = pa.table({"key": list("bb"), "value": [0, 1]})
+    logic = de.per_row(lambda row, state: value(state) if row["value"] else None)
+    with pytest.raises(UserCodeError, match=rf"operator 'changes', batch 0, row 1: StateValueError: {reason}"):
+        results(logic, table, 2, on_error="fail")
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_undeclared_state_fails_the_job_and_names_the_operator(on_error):
+    logic = de.per_row(lambda row, state: state["lsat"])
+    with pytest.raises(StateError, match="operator 'changes': the state 'lsat' is not declared"):
+        results(logic, pa.table({"key": ["a"], "value": [1]}), 1, on_error=on_error)
+
+
+def test_skipped_rows_of_a_batch_are_those_whose_values_do_not_fit():
+    def keep(batch, state):
+        state.set("last", [VALUES[batch["value"][place].as_py()] for place in state.first])
+
+    found = results(keep, pa.table({"key": list("abcd"), "value": [0, 1, 0, 0]}), 4)
+    assert sorted(by_name(found.state["changes"])) == ["a", "c", "d"]
+    assert found.dead_letters["changes"]["key"].to_pylist() == ["b"]
 
 
 @pytest.mark.parametrize(("level", "most"), [("row", 1.2), ("key", 1.5), ("batch", 1.3)])

@@ -266,7 +266,7 @@ def test_time_that_is_none_is_refused(at):
     def process(row, state):
         state.timers.set("close", at)
 
-    with pytest.raises(errors.StateError, match="timer 'close' was set for"):
+    with pytest.raises(errors.UserCodeError, match=r"'timed', .*timer 'close' was set for"):
         fired(process, {"close": de.Timer(report)}, rows(("a", 0, 1)))
 
 
@@ -284,7 +284,7 @@ def test_times_of_a_batch_that_are_none_are_refused(times, message):
     def process(batch, state):
         state.timers.set("close", times(len(state)))
 
-    with pytest.raises(errors.StateError, match=f"timer 'close'.*{message}"):
+    with pytest.raises(errors.UserCodeError, match=f"'timed', .*timer 'close'.*{message}"):
         fired(process, {"close": de.Timer(report_batch)}, rows(("a", 0, 1)))
 
 

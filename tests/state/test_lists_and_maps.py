@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dask_elastic.state import KeyedStore, List, Map, StateLayout, StateView, Value
 from dask_elastic.state.cells import Cells
 from dask_elastic.state.expiry.times import ExpiryTimes
-from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.errors import StateError, StateValueError
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -365,12 +365,23 @@ def test_state_view_misused_raises_with_name_and_reason(use, message):
         use(Bench().view(["a", "b"]))
 
 
-def test_list_cell_with_none_refuses_commit():
-    view = Bench().view(["a"])
-    cells = Cells(view)
-    cells.key(0)["all"].append(None)
-    with pytest.raises(StateError, match="'all' was given None"):
-        cells.commit()
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state["all"].append(None), "'all' was given None"),
+        (lambda state: state["all"].extend(["z", 1]), "'all' is declared as string, which 1 does not fit"),
+        (lambda state: state.__setitem__("all", ["z", None]), "'all' was given None"),
+        (lambda state: state.__setitem__("counts", {"z": 1, "y": "n/a"}), "'counts' is declared as .*which 'n/a' does"),
+        (lambda state: state["counts"].update({None: 1}), "'counts' was given None"),
+        (lambda state: state.__setitem__("last", "n/a"), "'last' is declared as .*which 'n/a' does not fit"),
+    ],
+)
+def test_values_that_do_not_fit_leave_the_cells_unchanged(change, message):
+    state = Cells(Bench().view(["a"])).key(0)
+    state["all"], state["counts"], state["last"] = ["x"], {"k": 1}, 5
+    with pytest.raises(StateValueError, match=message):
+        change(state)
+    assert (list(state["all"]), dict(state["counts"]), state["last"]) == (["x"], {"k": 1}, 5)
 
 
 def test_list_column_accepts_arrow_and_python_lists():
