@@ -199,7 +199,7 @@ def test_ended_task_releases_its_key_cache(small_cluster, wait_until):
         nodes = list(client.nthreads())
         runtimes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
         for _ in range(3):
-            for count in (2, 0):
+            for count in (1, 0):
                 job.set_cores("counted", {nodes[0]: 1 + count, nodes[1]: count})
                 wait_until(lambda: len(job.assignment()["task"]) == (1 + 2 * count) * 2, "tasks were added or removed")  # noqa: B023
                 job.send(NUMBERS)

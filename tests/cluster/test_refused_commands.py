@@ -41,6 +41,10 @@ def test_wrong_commands_are_refused_and_leave_job_running(client, held):
         held.set_cores("counted", {held.assignment()["home"][0]: 0})
     with pytest.raises(errors.MoveRefused, match="shard 256 does not exist"):
         held.move_shard("counted", 256, 0)
+    with pytest.raises(errors.MoveRefused, match="shard='0': give a whole number"):
+        held.move_shard("counted", "0", 0)
+    with pytest.raises(errors.MoveRefused, match=r"task=0\.5: give a whole number"):
+        held.move_shard("counted", 0, 0.5)
     with pytest.raises(errors.MoveRefused, match="task 99 cannot take"):
         held.move_shard("counted", 0, 99)
     with pytest.raises(TypeError, match="PyCapsule interface, not list"):
@@ -49,6 +53,12 @@ def test_wrong_commands_are_refused_and_leave_job_running(client, held):
     held.end_of_input()
     held.wait(**RUN)
     assert held.state("counted").get(1) == {"k": 1, "n": 2}
+    with pytest.warns(UserWarning, match="job 'held' has finished: its cores do not change"):
+        held.set_cores("counted", 1)
+    with pytest.warns(UserWarning, match="job 'held' has finished: its shards do not change"):
+        held.move_shard("counted", 0, 0)
+    with pytest.raises(errors.UnknownOperator, match="no stateful operator 'cont'"):
+        held.set_cores("cont", 1)
 
 
 def test_cores_above_slots_are_shared_and_reported_as_oversubscribed(client, numbers, held):
@@ -58,7 +68,10 @@ def test_cores_above_slots_are_shared_and_reported_as_oversubscribed(client, num
     assert "oversubscribed" in job._repr_html_()
     assert job.state("counted").to_pandas()["n"].tolist() == [100] * 10
     assert "oversubscribed" not in repr(held)
-    held.set_cores("counted", 50)
+    slots = sum(client.nthreads().values())
+    with pytest.raises(errors.PlanningError, match=f"which are {slots}. Give at most {slots}"):
+        held.set_cores("counted", slots + 1)
+    held.set_cores("counted", slots)
     assert "oversubscribed" in repr(held)
 
 

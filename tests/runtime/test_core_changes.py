@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores
+from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores, Stop
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
@@ -86,6 +86,30 @@ def test_cores_on_worker_that_has_just_died_are_refused_by_its_name(job, cores):
         assert record.cores["op0", 0] == {0: 2}
 
     job({"a": 2, "b": 2}, test, executors=1)
+
+
+@pytest.mark.parametrize("cores", [4, {"a": 3, "b": 1}, {"b": 200}])
+def test_more_cores_of_an_executor_than_slots_are_refused_as_by_submit(job, cores):
+    async def test(coordinator, scheduler, record):
+        with pytest.raises(PlanningError, match=r"which are 3\. Give at most 3, or add workers"):
+            await coordinator.set_cores(SetCores("job", "op0", cores))
+        assert scheduler.asked(part_calls.SetCores) == []
+        await coordinator.set_cores(SetCores("job", "op0", 3))
+
+    job({"a": 2, "b": 1}, test, executors=2)
+
+
+def test_ended_job_checks_changes_and_answers_with_its_status(job):
+    async def test(coordinator, scheduler, record):
+        await coordinator.stop(Stop("job"))
+        described = await coordinator.set_cores(SetCores("job", "op0", 1))
+        assert described.status.value == "stopped"
+        assert await coordinator.cores.move_shard(MoveShard("job", "op0", 0, 0, 0)) == "stopped"
+        assert scheduler.asked(part_calls.SetCores) == scheduler.asked(part_calls.MoveShard) == []
+        with pytest.raises(UnknownOperator, match="no stateful operator 'op9'"):
+            await coordinator.set_cores(SetCores("job", "op9", 1))
+
+    job({"a": 2}, test)
 
 
 def test_cores_without_any_worker_are_refused(job):

@@ -301,8 +301,8 @@ def test_retired_workers_are_drained_become_guests_and_get_no_cores(on, fake):
         assert coordinator.used_workers() == {"a", "c"}
         with pytest.raises(PlanningError, match="worker b is about to leave"):
             await coordinator.set_cores(SetCores("job", "op0", {"b": 1}))
-        await coordinator.set_cores(SetCores("job", "op0", 6))
-        assert record.cores["op0", 0] == {0: 3, 2: 3}
+        await coordinator.set_cores(SetCores("job", "op0", 4))
+        assert record.cores["op0", 0] == {0: 2, 2: 2}
         other = await submit(coordinator, fake, "other")
         assert other.nodes == ["a", "c"]
         del scheduler.workers["b"]

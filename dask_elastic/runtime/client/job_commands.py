@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator as operators
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
 from dask_elastic.runtime.protocol import group_calls, job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_status import ENDED, Status
 from dask_elastic.vocab.errors import MoveRefused
+
+STOPPED = Status.STOPPED.value
 
 
 class JobCommands(ABC):
@@ -33,12 +38,29 @@ class JobCommands(ABC):
         cores : int or dict of str to int or "auto"
             The number of cores of each executor, allocated first on its home; or the cores on each worker, by address;
             or ``"auto"``, which returns the executors to the control loop. If there are not enough free slots,
-            executors share slots and the job is ``oversubscribed``. Cores on other workers than the home have
-            shards while the load is not light, see ``light_load``.
+            executors share slots and the job is ``oversubscribed``; an executor has at most as many cores as the
+            workers of the job have slots. Cores on other workers than the home have shards while the load is not light,
+            see ``light_load``.
         executor : int, optional
             Number of one executor of the operator; all of them if left out.
+
+        Raises
+        ------
+        UnknownOperator
+            If the job has no such stateful operator, or no such executor of it.
+        PlanningError
+            If the cores are no number, are more than there are slots, or are on a worker that the job does not have or
+            that is about to leave; or if the job has another paradigm than ``"executor-centric"``.
+        NodeLost
+            If a worker that is to have the cores has left the cluster.
+
+        Warns
+        -----
+        UserWarning
+            If the job has ended: nothing changes. A job that ends meanwhile is no error of the program.
         """
-        self._ask(job_calls.SetCores(self.name, operator, cores, executor))
+        described = self._ask(job_calls.SetCores(self.name, operator, cores, executor))
+        self._warn_ended(described.status.value, "cores")
 
     def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
         """Move a shard to another task of its executor; return when the move has begun.
@@ -51,8 +73,29 @@ class JobCommands(ABC):
             The shard and its new task; `assignment` lists both.
         executor : int
             Number of their executor.
+
+        Raises
+        ------
+        MoveRefused
+            If there is no such shard or task, or something is no number; if the shard or the executor is moving, or the
+            task is being drained.
+        UnknownOperator
+            If the job has no such stateful operator, or no such executor of it.
+        PlanningError
+            If the job has another paradigm than ``"executor-centric"``.
+
+        Warns
+        -----
+        UserWarning
+            If the job has ended: nothing moves. A job that ends meanwhile is no error of the program.
         """
-        self._ask(job_calls.MoveShard(self.name, operator, executor, shard, task))
+        numbers = _whole("executor", executor), _whole("shard", shard), _whole("task", task)
+        self._warn_ended(self._ask(job_calls.MoveShard(self.name, operator, *numbers)), "shards")
+
+    def _warn_ended(self, status: str, what: str) -> None:
+        if status in {ended.value for ended in ENDED}:
+            text = f"job {self.name!r} has {'been stopped' if status == STOPPED else status}: its {what} do not change"
+            warnings.warn(text, stacklevel=3)
 
     def move_executor(self, operator: str, index: int, worker: str) -> None:
         """Move an executor with its state to another worker while the job runs; return when it has begun there.
@@ -108,7 +151,7 @@ class JobCommands(ABC):
         ...     print(after == other, job.state("per_letter").get("b"))
         True {'letter': 'b', 'seen': 2}
         """
-        self._ask(job_calls.MoveExecutor(self.name, operator, operators.index(index), worker))
+        self._ask(job_calls.MoveExecutor(self.name, operator, _whole("index", index), worker))
 
     def move_groups(
         self,
@@ -185,3 +228,11 @@ class JobCommands(ABC):
         except TypeError as error:
             raise MoveRefused(f"{operator!r}: executor={executor!r}: give the number of an executor") from error
         return self._ask(group_calls.MoveGroups(self.name, operator, wanted, to, migration))
+
+
+def _whole(name: str, given: object) -> int:
+    """Return the number of a shard, a task or an executor; numbers of NumPy, as in a table, are some, too."""
+    if not isinstance(given, bool):
+        with contextlib.suppress(TypeError):
+            return operators.index(given)  # type: ignore[arg-type]
+    raise MoveRefused(f"{name}={given!r}: give a whole number; `assignment` lists executors, tasks and shards")

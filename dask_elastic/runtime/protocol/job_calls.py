@@ -132,8 +132,8 @@ class ShareWindows(Call[SharingStatus]):
     close_limit: float | None = None
 
 
-class MoveShard(Call[None]):
-    """Begin to move a shard of an executor to another of its tasks."""
+class MoveShard(Call[str]):
+    """Begin to move a shard of an executor to another of its tasks; answered with the status of the job."""
 
     job: str
     operator: str

@@ -38,7 +38,7 @@ class CoreChanges:
     # by users
 
     async def set_cores(self, job: str, operator: str, cores: Any, executor: int | None = None) -> None:
-        """Set the cores of executors and pin them.
+        """Set the cores of executors and pin them; of a job that has ended, only the call is checked.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class CoreChanges:
         Raises
         ------
         PlanningError
-            If the cores make no sense; names the value.
+            If the cores make no sense, or are more of an executor than the workers of the job have slots.
         NodeLost
             If a worker that is to have the cores, or the home, has left the cluster.
         UnknownOperator
@@ -60,7 +60,10 @@ class CoreChanges:
         """
         record = self.jobs.record(job)
         _check_elastic(record)
-        for index, _ in homes(record, operator, executor):
+        found = homes(record, operator, executor)
+        if not record.live:
+            return
+        for index, _ in found:
             key = operator, index
             async with record.changing[key]:
                 if cores == AUTO:
@@ -80,8 +83,27 @@ class CoreChanges:
             leaving = [address for address, count in cores.items() if count and self.workers.leaving(address)]
             if leaving:
                 raise PlanningError(f"worker {leaving[0]} is about to leave: it gets no more cores")
-            return {record.nodes.index(address): _count(count, 0) for address, count in cores.items()}
-        return self._of_number(record, key, _count(cores, 1))
+            wanted = {record.nodes.index(address): _count(count, 0) for address, count in cores.items()}
+            self._check_fit(record, key, sum(wanted.values()))
+            return wanted
+        count = _count(cores, 1)
+        self._check_fit(record, key, count)
+        return self._of_number(record, key, count)
+
+    def _check_fit(self, record: JobRecord, key: ExecutorKey, cores: int) -> None:
+        """Raise if an executor would have more cores than the workers of its job have slots.
+
+        Executors may share slots with each other; tasks of one executor that do so gain nothing, as `submit` says.
+        """
+        present = [address for address in record.addresses if address in self.workers]
+        # It keeps one core in any case, also on workers that are all about to leave.
+        most = max(1, sum(self.workers.slots(address) for address in present))
+        if present and cores > most:
+            raise PlanningError(
+                f"{key[0]}[{key[1]}] of job {record.name!r} would have {cores} cores, more than the workers of the job "
+                f"have slots, which are {most}. Give at most {most}, or add workers; tasks that share a slot gain "
+                "nothing."
+            )
 
     def _of_number(self, record: JobRecord, key: ExecutorKey, cores: int) -> dict[int, int]:
         """Keep the executor's cores as far as wanted, home first; then take free slots at home, then on other nodes."""
@@ -106,11 +128,23 @@ class CoreChanges:
         stays = [(node, address) for node, address in present if not self.workers.leaving(address)]
         return {node: self.workers.slots(address) - held.get(address, 0) for node, address in stays or present}
 
-    async def move_shard(self, call: job_calls.MoveShard) -> None:
-        """Move a shard to another task of its executor."""
+    async def move_shard(self, call: job_calls.MoveShard) -> str:
+        """Move a shard to another task of its executor, unless the job has ended; return the status of the job.
+
+        Raises
+        ------
+        MoveRefused
+            If the executor is on its way to another worker, or refuses.
+        PlanningError
+            If nothing moves in jobs of this paradigm.
+        UnknownOperator
+            If there is no such operator or executor.
+        """
         record = self.jobs.record(call.job)
         [(index, address)] = homes(record, call.operator, call.executor)
         _check_elastic(record)
+        if not record.live:
+            return record.status.value
         moving = record.homes.moving
         # While its state is copied, the executor goes on as always.
         if moving is not None and moving.begun and moving.executor == (call.operator, index):
@@ -118,6 +152,7 @@ class CoreChanges:
         await self.calls.one(
             address, part_calls.MoveShard(*record.generation_id, call.operator, index, call.shard, call.task)
         )
+        return record.status.value
 
     # by the control loop
 
