@@ -34,6 +34,34 @@ class CheckpointDescription:
 
 
 @dataclass(frozen=True)
+class JobRestart:
+    """An attempt to restart a whole job from a checkpoint.
+
+    Parameters
+    ----------
+    began : float
+        When it began, seconds since the epoch.
+    seconds : float or None
+        Until the job ran again; None before, and if the attempt failed.
+    checkpoint : int
+        The checkpoint from which it continued; 0 for the beginning of the input.
+    reason : str
+        Why.
+    workers : tuple of str
+        Addresses of the workers that were lost, or that it leaves.
+    planned : bool
+        Whether nothing was lost, because workers are to leave.
+    """
+
+    began: float
+    seconds: float | None
+    checkpoint: int
+    reason: str
+    workers: tuple[str, ...] = ()
+    planned: bool = False
+
+
+@dataclass(frozen=True)
 class CheckpointStatus:
     """Where a job stands with its checkpoints.
 

@@ -183,3 +183,11 @@ def test_one_of_two_simultaneous_submits_of_a_name_is_refused(client, numbers):
     # Where the first had ended before the second came, both may win; what must not be is a job of both.
     assert won
     assert all("running already" in str(outcome) for outcome in outcomes if outcome not in won)
+
+
+@pytest.mark.parametrize("option", [{"checkpoint_interval": "1s"}, {"checkpoint_keep": 3}, {"restart_attempts": 1}])
+def test_options_of_checkpoints_without_a_folder_are_refused(numbers, option):
+    [(name, value)] = option.items()
+    with pytest.raises(errors.SubmitError, match=rf"{name}={value!r} has no effect.*checkpoint=\"/data/my-job\""):
+        described_job.checked_job(counting_rows(numbers), None, None, False, option)
+    assert described_job.checked_job(counting_rows(numbers), None, None, False, {**option, "checkpoint": None})

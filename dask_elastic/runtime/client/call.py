@@ -90,7 +90,8 @@ def scheduler_lost(client: Client, reason: object) -> SchedulerLost:
     address = "its scheduler" if client.scheduler is None else f"the scheduler {client.scheduler.address}"
     return SchedulerLost(
         f"the client has no connection to {address} ({reason}). If the scheduler has ended, so have its jobs: "
-        "connect to a new one and submit them again. Otherwise the client reconnects by itself for a while."
+        "connect to a new one, and submit them again, or continue those that took checkpoints with "
+        "dask_elastic.resume(folder, client). Otherwise the client reconnects by itself for a while."
     )
 
 

@@ -99,6 +99,8 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
     0  per_letter      0       0       1
     >>> job.recoveries().empty, job.event_times().empty, job.stalled().empty
     (True, True, True)
+    >>> job.restarts().empty  # Of the whole job, from a checkpoint.
+    True
     >>> job.computes().empty, sorted(job.rates())  # No computes share tasks.
     (True, [('letters', 'per_letter'), ('per_letter', 'updates')])
     >>> measured = job.decisions(), job.snapshots(last=10)

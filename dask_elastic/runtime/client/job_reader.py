@@ -118,7 +118,7 @@ class JobReader(JobMeasures):
         return data_frame(found, columns).sort_values("ended", ignore_index=True)
 
     def recoveries(self) -> pd.DataFrame:
-        """Return how executors recovered from lost remote tasks, at most 1,000 losses per executor.
+        """Return how executors recovered from lost remote tasks, at most 1,000 losses per executor; see `restarts`.
 
         Returns
         -------
@@ -132,6 +132,22 @@ class JobReader(JobMeasures):
         found = [vars(recovery) for recovery in self._ask(job_calls.Recoveries(self.name))]
         table = data_frame(found, columns)
         return table.astype({"first": float, "ended": float}).sort_values("lost", ignore_index=True)
+
+    def restarts(self) -> pd.DataFrame:
+        """Return the newest restarts of the whole job from a checkpoint, at most 100, in the order in which they began.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns: ``began`` (seconds since the epoch), ``seconds`` (until the job ran again; missing before, and if
+            the attempt failed, so that another one follows), ``checkpoint`` (from which it continued; 0 for the
+            beginning of the input), ``planned`` (true if nothing was lost, because workers are to leave), ``workers``
+            (a list of the addresses that it lost or leaves), ``reason``. A job that was resumed lists its own restarts
+            only; of a job without checkpoints, the table is empty.
+        """
+        columns = ["began", "seconds", "checkpoint", "planned", "workers", "reason"]
+        found = [{**vars(one), "workers": [*one.workers]} for one in self._ask(job_calls.Restarts(self.name))]
+        return data_frame(found, columns).astype({"seconds": float})
 
     def checkpoints(self) -> pd.DataFrame:
         """Return the newest checkpoints, at most 100, in the order in which they began.

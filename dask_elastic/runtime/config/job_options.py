@@ -54,6 +54,8 @@ OPTIONS = (
     Option("restart_attempts", Count()),
 )
 NAMES = tuple(option.name for option in OPTIONS)
+DURABILITY = ("checkpoint_interval", "checkpoint_keep", "restart_attempts")
+"""Options of jobs with checkpoints."""
 
 
 def job_options(given: dict[str, Any]) -> JobOptions:

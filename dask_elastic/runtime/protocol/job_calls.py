@@ -15,7 +15,7 @@ from dask_elastic.runtime.protocol.job_description import (
     SharingStatus,
 )
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary, JobOptions
-from dask_elastic.vocab.checkpoint import CheckpointDescription
+from dask_elastic.vocab.checkpoint import CheckpointDescription, JobRestart
 
 
 class Submit(Call[JobDescription]):
@@ -210,6 +210,12 @@ class Moves(Call[tuple[ShardMove, ...]]):
 
 class Recoveries(Call[tuple[Recovery, ...]]):
     """Return the newest losses of remote tasks of every executor."""
+
+    job: str
+
+
+class Restarts(Call[tuple[JobRestart, ...]]):
+    """Return the newest restarts of a job from a checkpoint, oldest first."""
 
     job: str
 

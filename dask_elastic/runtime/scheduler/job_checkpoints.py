@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger
-from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
+from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus, JobRestart
 from dask_elastic.vocab.identity import ExecutorId
 
 KEPT_DESCRIPTIONS = 100
@@ -54,6 +54,8 @@ class JobCheckpoints:
         Whether the job began from a checkpoint.
     restarts : int
         All restarts of this run of the job; the resumption counts as one.
+    restarted : deque of JobRestart
+        The newest restarts of this run, and attempts that failed, oldest first.
     stopping : bool
         Whether the job is to be stopped with a savepoint.
     leaving : bool
@@ -80,6 +82,7 @@ class JobCheckpoints:
         self.ledgers: dict[str, SpooledLedger] = {}
         self.resumed = False
         self.restarts = 0
+        self.restarted: deque[JobRestart] = deque(maxlen=KEPT_DESCRIPTIONS)
         self.stopping = False
         self.leaving = False
         self.held = False

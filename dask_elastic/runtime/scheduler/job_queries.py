@@ -17,6 +17,7 @@ from dask_elastic.runtime.scheduler.core_changes import homes
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.vocab.checkpoint import JobRestart
 from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -41,6 +42,7 @@ class JobQueries:
         return [
             job_calls.Moves.handled_by(self.moves),
             job_calls.Recoveries.handled_by(self.recoveries),
+            job_calls.Restarts.handled_by(self.restarts),
             job_calls.Assignment.handled_by(self.assignment),
             job_calls.State.handled_by(self.state),
             job_calls.StatePlaces.handled_by(self.state_places),
@@ -57,6 +59,11 @@ class JobQueries:
         """Return the newest losses of remote tasks of every executor."""
         record = self.jobs.record(call.job)
         return await self._joined(record, part_calls.Recoveries(*record.generation_id))
+
+    async def restarts(self, call: job_calls.Restarts) -> tuple[JobRestart, ...]:
+        """Return the newest restarts of a job from a checkpoint; none of a job without checkpoints."""
+        state = self.jobs.record(call.job).checkpoints
+        return () if state is None else tuple(state.restarted)
 
     async def assignment(self, call: job_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
         """Return shards and tasks of every executor."""

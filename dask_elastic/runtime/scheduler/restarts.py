@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
@@ -16,7 +17,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
 from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
-from dask_elastic.vocab.checkpoint import CheckpointDescription
+from dask_elastic.vocab.checkpoint import CheckpointDescription, JobRestart
 from dask_elastic.vocab.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -121,6 +122,8 @@ class Restarts:
         while record.live:
             if not planned and state.attempts >= attempts:
                 return _given_up(record, error)
+            left = tuple(sorted({*lost, *self._absent(record)}))
+            attempt = JobRestart(time.time(), None, state.newest, _text(error), left, planned)
             level = logging.INFO if planned else logging.WARNING
             logger.log(level, "job %r restarts from checkpoint %d: %s", record.name, state.newest, _text(error))
             record.change(JobEvent.RESTART)
@@ -130,6 +133,7 @@ class Restarts:
                 return None
             state.attempts += not planned
             state.restarts += 1
+            state.restarted.append(attempt)
             self._lost_again.discard(record)
             try:
                 await self._start(record, lost, planned)
@@ -144,8 +148,11 @@ class Restarts:
             finally:
                 # A worker that hung may answer again; the calls that find the workers leave out those that do not.
                 lost, planned = (), False
-            if record in self._lost_again or not self._complete(record):
-                error = NodeLost(f"job {record.name!r} has lost another worker while it restarted")
+            state.restarted[-1] = replace(attempt, seconds=time.time() - attempt.began)
+            absent = self._absent(record)
+            if record in self._lost_again or absent:
+                text = f"job {record.name!r} has lost another worker while it restarted"
+                error = NodeLost(f"{text}: {', '.join(absent)}" if absent else text)
                 continue
             return None
         return None
@@ -174,8 +181,8 @@ class Restarts:
             f"job {record.name!r} cannot restart, because checkpoint {state.newest} is damaged: {_text(error)} {advice}"
         )
 
-    def _complete(self, record: JobRecord) -> bool:
-        return all(self.calls.present(address) for address in record.addresses)
+    def _absent(self, record: JobRecord) -> list[str]:
+        return [address for address in record.addresses if not self.calls.present(address)]
 
     async def _end_generation(self, record: JobRecord, lost: Collection[str]) -> None:
         """End the parts of the generation that lost a home; a manifest that is being written is awaited."""

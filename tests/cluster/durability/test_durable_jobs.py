@@ -70,7 +70,7 @@ def test_killed_workers_restart_the_job_with_each_row_counted_and_shown_once(sma
             return job._describe().generation, job.assignment()["home"][0]
 
         generation, home = after_a_checkpoint()
-        kill(client, home)
+        kill(client, first := home)
         wait_until(lambda: job._describe().generation > generation, "the job restarts")
         wait_until(lambda: job.status == "running", "the job runs again")
         generation, home = after_a_checkpoint()
@@ -87,6 +87,13 @@ def test_killed_workers_restart_the_job_with_each_row_counted_and_shown_once(sma
         job.wait(**RUN)
         assert counted(job) == expected()
         assert_each_row_once(out)
+        restarts = job.restarts()
+        assert restarts["planned"].tolist()[:2] == [False, True]
+        assert restarts["workers"][0] == [first]
+        assert first in restarts["reason"][0]
+        assert restarts["checkpoint"].is_monotonic_increasing
+        assert restarts["checkpoint"][0] > 0
+        assert 0 < restarts["seconds"][0] < 100
 
 
 def test_cores_on_other_workers_get_their_shards_again_after_a_restart(small_cluster, wait_until, tmp_path):

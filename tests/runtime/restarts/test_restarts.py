@@ -66,6 +66,9 @@ def test_job_restarts_only_after_the_lease_of_a_worker_that_hangs(fake, workers,
         assert time.monotonic() > granted + LEASE
         assert await restarting is None
         assert prepared(workers, FIRST + 1) == [B]
+        [listed] = await coordinator.queries.restarts(job_calls.Restarts("job"))
+        assert (listed.reason, listed.workers, listed.checkpoint, listed.planned) == (str(LOST), (A,), 0, False)
+        assert LEASE <= listed.seconds < time.time() - listed.began + 1
 
     asyncio.run(run())
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from dask_elastic._version import __version__
 from dask_elastic.control.placement.choices import SPREAD, check_installed, kind_of_placement
 from dask_elastic.migration.strategy import check_group_strategy, check_names, check_strategy
-from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.config.job_options import DURABILITY, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
@@ -34,10 +34,28 @@ def checked_job(
 ) -> Submit:
     """Return the call that submits a topology as a job, with the arguments and the errors of `submit`."""
     checked = job_options(options)
+    _check_durable(options, checked)
     check_installed(checked.placement)
     components = build_components(topology, fuse)
     check_sources(components)
     return described(topology, components, job_name(name, topology.name), checked, {} if cores is None else cores)
+
+
+def _check_durable(given: Mapping[str, Any], options: JobOptions) -> None:
+    """Check that options of checkpoints come with a folder for them, unless the user says that there is none.
+
+    Raises
+    ------
+    SubmitError
+        Naming the first that is without effect.
+    """
+    if options.checkpoint is None and "checkpoint" not in given:
+        for name in DURABILITY:
+            if given.get(name) is not None:
+                raise SubmitError(
+                    f"{name}={given[name]!r} has no effect, because the job takes no checkpoints: give a folder for "
+                    f'them, as checkpoint="/data/my-job", or leave {name} out.'
+                )
 
 
 def check_sources(components: Iterable[Component]) -> None:
