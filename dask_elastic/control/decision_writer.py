@@ -80,6 +80,8 @@ class Preview:
         GIL-bound operators, and how many cores per node speed them up.
     reason : str
         Why the cores change, or why they do not.
+    patience : float
+        How long a surplus of the job must last now before it is released, in seconds.
     """
 
     job_plan: JobPlan
@@ -87,6 +89,7 @@ class Preview:
     unchanged: float | None
     bound: Mapping[str, int]
     reason: str
+    patience: float
 
 
 @dataclass(eq=False)

@@ -200,6 +200,11 @@ class JobModel:
             return None
         return self._calibration.hop + self._calibration.error * queues.latency(cores[known])
 
+    @property
+    def patience(self) -> float:
+        """How long a surplus must last now before it is released, in seconds."""
+        return self._hysteresis.seconds
+
     def learn(self, job: JobSnapshot, now: float) -> None:
         """Update overloads and source lag; calibrate the model unless an overload or core change was recent."""
         before = set(self._overloaded)

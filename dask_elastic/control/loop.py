@@ -147,6 +147,7 @@ class ControlLoop:
                 loop._state(job_plan.job).model.predicted(job_plan.job, _held(job_plan.job)),
                 loop._limits(job_plan.job),
                 loop._writer.reason(job_plan, loop._limits(job_plan.job), snapshot),
+                loop._state(job_plan.job).model.patience,
             )
             for job_plan in job_plans
         }

@@ -199,3 +199,21 @@ def test_plan_of_job_with_placement_has_moves_of_homes():
     assert "placement 'flux': load distance" in str(planned)
     assert f"home of {move.executor}: {move.source} → {move.target}" in str(planned)
     assert "periods in a row" in planned.homes.reason
+
+
+def test_surplus_that_has_not_lasted_is_explained_by_what_is_waited_for():
+    given = evidence(executor(cores={0: 2}, arrival=100.0))
+    waits = "until the surplus has lasted for 10 s"
+    assert str(given.planned()).splitlines()[1].startswith("nothing changes yet: count[0] ")
+    assert waits in given.planned().reason
+    spare = replace(given, snapshots=[replace(given.current, now=float(second)) for second in range(5)])
+    assert spare.planned().reason.startswith("nothing changes yet: count[0] has 1 core more than it needs")
+    assert waits in spare.planned().reason
+    done = replace(given, snapshots=[replace(given.current, now=float(second)) for second in range(-5, 5)])
+    assert done.planned().reason == "it has had surplus cores for at least 10 s."
+
+
+def test_surplus_of_a_job_without_target_waits_for_other_executors():
+    given = evidence(executor(cores={0: 2}, arrival=100.0), target=None)
+    found = replace(given, snapshots=[replace(given.current, now=float(second)) for second in range(5)]).planned()
+    assert "which it keeps while no other executor needs them, since the job has no latency target" in found.reason

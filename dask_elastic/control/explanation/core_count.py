@@ -47,10 +47,38 @@ def count_reasons(preview: Preview, index: int, settings: ControlSettings) -> tu
         _need(preview, position, settings),
         *_limits(preview, position, executor),
         *_sharing(preview, position),
-        *_surplus(preview, position, settings),
+        *_surplus(preview, position),
         *_next(preview, executor),
     ]
     return tuple(found)
+
+
+def awaited(preview: Preview, settings: ControlSettings) -> str | None:
+    """Return what a job that has more cores than it needs waits for before it releases some.
+
+    Parameters
+    ----------
+    preview : Preview
+        What the control loop would decide now about the job.
+    settings : ControlSettings
+        The settings of the loop.
+
+    Returns
+    -------
+    str or None
+        A sentence without a full stop; None if it has no surplus.
+    """
+    job_plan = preview.job_plan
+    for position, index in enumerate(job_plan.demand.indices):
+        executor = job_plan.job.executors[index].executor
+        if surplus := _kept_beyond(preview, position):
+            return f"{executor} has {cores(surplus)} more than it needs, which it keeps {_until(preview)}"
+        if _needs_fewer(preview, position, settings):
+            return (
+                f"{executor} needs fewer cores than it has, which it keeps until the surplus has lasted for "
+                f"{preview.patience:g} s"
+            )
+    return None
 
 
 def _overload(demand: JobDemand, index: int, executor: ExecutorSnapshot, settings: ControlSettings) -> list[str]:
@@ -66,19 +94,14 @@ def _overload(demand: JobDemand, index: int, executor: ExecutorSnapshot, setting
 def _need(preview: Preview, position: int, settings: ControlSettings) -> str:
     """Return what one core fewer than needed would cause."""
     demand = preview.job_plan.demand
-    needed, target = demand.needed, preview.job_plan.job.latency_target
-    count = int(needed[position])
+    target = preview.job_plan.job.latency_target
+    count = int(demand.needed[position])
     load = float(demand.queues.loads[position])
     if count == 1:
         return f"every executor has at least one core; its load is {load:.2f} cores (headroom included)"
-    fewer = needed.copy()
-    fewer[position] -= 1
-    # A core is released at a higher headroom than the one at which it is requested.
-    cautious = (1 + settings.release_headroom) / (1 + settings.headroom) if demand.satisfied else 1.0
-    expected = demand.queues.scaled(cautious).latency(fewer)
-    less = cores(count - 1)
+    less, expected = cores(count - 1), _with_one_less(demand, position, settings)
     if math.isinf(expected):
-        busy = f"{load * cautious:.2f} cores (headroom included)"
+        busy = f"{load * _caution(demand, settings):.2f} cores (headroom included)"
         return f"stability: with {less} its queue would grow, since its load is {busy}"
     total = demand.hop + demand.error * expected
     if target is None:
@@ -86,6 +109,24 @@ def _need(preview: Preview, position: int, settings: ControlSettings) -> str:
     if total > target:
         return f"target: with {less} {duration(total)} are predicted (headroom included), above {duration(target)}"
     return f"{less} would do now, but it has needed {count} within the last {settings.yield_after:g} s"
+
+
+def _with_one_less(demand: JobDemand, position: int, settings: ControlSettings) -> float:
+    fewer = demand.needed.copy()
+    fewer[position] -= 1
+    return demand.queues.scaled(_caution(demand, settings)).latency(fewer)
+
+
+def _caution(demand: JobDemand, settings: ControlSettings) -> float:
+    # A core is released at a higher headroom than the one at which it is requested.
+    return (1 + settings.release_headroom) / (1 + settings.headroom) if demand.satisfied else 1.0
+
+
+def _needs_fewer(preview: Preview, position: int, settings: ControlSettings) -> bool:
+    demand, target = preview.job_plan.demand, preview.job_plan.job.latency_target
+    if target is None or demand.needed[position] == 1:
+        return False
+    return demand.hop + demand.error * _with_one_less(demand, position, settings) <= target
 
 
 def _limits(preview: Preview, position: int, executor: ExecutorSnapshot) -> list[str]:
@@ -121,18 +162,23 @@ def _sharing(preview: Preview, position: int) -> list[str]:
     return []
 
 
-def _surplus(preview: Preview, position: int, settings: ControlSettings) -> list[str]:
+def _surplus(preview: Preview, position: int) -> list[str]:
+    surplus = _kept_beyond(preview, position)
+    return [f"surplus: it keeps {cores(surplus)} beyond those {_until(preview)}"] if surplus else []
+
+
+def _kept_beyond(preview: Preview, position: int) -> int:
+    """Return how many cores an executor keeps although it does not need them."""
     job_plan = preview.job_plan
     current = int(job_plan.demand.current[position])
-    wanted = max(int(job_plan.demand.needed[position]), int(job_plan.portion.cores[position]))
     kept = min(int(job_plan.portion.keep[position]), current)
-    if kept <= wanted:
-        return []
-    if job_plan.job.latency_target is None:
-        until = "while no other executor needs them, since the job has no latency target"
-    else:
-        until = f"until the surplus has lasted for {settings.release_after:g} s, unless other executors need them"
-    return [f"surplus: it keeps {cores(kept - wanted)} beyond those {until}"]
+    return 0 if job_plan.portion.exchanged else max(kept - int(job_plan.demand.needed[position]), 0)
+
+
+def _until(preview: Preview) -> str:
+    if preview.job_plan.job.latency_target is None:
+        return "while no other executor needs them, since the job has no latency target"
+    return f"until the surplus has lasted for {preview.patience:g} s, unless other executors need them"
 
 
 def _next(preview: Preview, executor: ExecutorSnapshot) -> list[str]:

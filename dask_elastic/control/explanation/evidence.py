@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_elastic.control.decision_writer import Preview
 from dask_elastic.control.explanation.amounts import cores, size
-from dask_elastic.control.explanation.core_count import count_reasons
+from dask_elastic.control.explanation.core_count import awaited, count_reasons
 from dask_elastic.control.explanation.core_place import place_reasons
 from dask_elastic.control.explanation.doubled_load import DoubledLoad, doubled_load
 from dask_elastic.control.explanation.inputs import input_texts
@@ -136,7 +136,7 @@ class Evidence:
             target=job.latency_target,
             measured=job.latency,
             predicted=None if preview is None else preview.unchanged,
-            reason=self._fixed if preview is None else _reason(preview),
+            reason=self._fixed if preview is None else _reason(preview, self.settings),
             executors=tuple(
                 self._executor(index, executor, doubled)
                 for index, executor in enumerate(job.executors)
@@ -178,7 +178,7 @@ class Evidence:
             unchanged=preview.unchanged,
             predicted=preview.outlook.predicted,
             changes=self._changes(preview, pauses or Pauses()),
-            reason=_reason(preview),
+            reason=_reason(preview, self.settings),
             feasible=preview.outlook.feasible,
             starved=preview.outlook.starved,
             homes=planned_homes(job, self.snapshots, self.current, self.placement),
@@ -270,5 +270,7 @@ class Evidence:
         return f"#{decision['number']}, {ago} ago: {before} → {cores(after)}{moved}{done}: {decision['reason']}"
 
 
-def _reason(preview: Preview) -> str:
-    return preview.reason.replace(RESOLVED, "its cores are right, so nothing changes")
+def _reason(preview: Preview, settings: ControlSettings) -> str:
+    waits = awaited(preview, settings)
+    right = "its cores are right, so nothing changes" if waits is None else f"nothing changes yet: {waits}"
+    return preview.reason.replace(RESOLVED, right)
