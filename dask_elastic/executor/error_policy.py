@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, NoReturn, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from dask_elastic.executor.row_search import RowSearch, is_failure_of_row
-from dask_elastic.vocab.errors import ElasticError, StateError, StateValueError, UserCodeError
+from dask_elastic.vocab.errors import ElasticError, SourceError, StateError, StateValueError, UserCodeError
 
 Result = TypeVar("Result")
 OnError = Literal["fail", "skip"]
@@ -171,6 +171,36 @@ def with_trace(what: str, error: BaseException) -> str:
     """
     trace = _formatted(_frames_of_others(error))
     return f"{what}: {error_text(error)}" + (f"\n{trace}" if trace else "")
+
+
+def raise_source_error(name: str, error: Exception) -> NoReturn:
+    """Raise the error of a source that could not be read, with its name.
+
+    Parameters
+    ----------
+    name : str
+        The operator.
+    error : Exception
+        What reading has raised.
+
+    Raises
+    ------
+    SourceError
+        Always, except for errors of dask_elastic that are of something else, which are raised as they are.
+
+    Examples
+    --------
+    >>> try:
+    ...     raise_source_error("rows", OSError("no route"))
+    ... except SourceError as error:
+    ...     print(error)
+    source 'rows' could not be read: OSError: no route
+    """
+    if isinstance(error, ElasticError):
+        if not isinstance(error, SourceError) or str(error).startswith(f"source {name!r}"):
+            raise error
+        raise SourceError(f"source {name!r}: {error}") from error
+    raise SourceError(with_trace(f"source {name!r} could not be read", error)) from error
 
 
 def _explained(operator: str, batch: int, error: BaseException) -> UserCodeError:

@@ -165,6 +165,21 @@ class Component:
         """All exits, in the order in which rows reach them."""
         return tuple(_exits(self.outputs))
 
+    def readers(self, column: str) -> tuple[str, ...]:
+        """Return the operators that read a column of what the first operator emits, or its consumers in other tasks.
+
+        Parameters
+        ----------
+        column : str
+            The column.
+
+        Returns
+        -------
+        tuple of str
+            Their names; filters pass columns on, maps make new ones.
+        """
+        return tuple(dict.fromkeys(_readers(self.outputs, column)))
+
     def producers(self, target: str) -> tuple[str, ...]:
         """Return the operators whose output leaves for another component.
 
@@ -184,6 +199,15 @@ class Component:
             for name, outputs in consumers
             if any(isinstance(output, Exit) and output.target == target for output in outputs)
         )
+
+
+def _readers(outputs: tuple[Output, ...], column: str) -> Iterator[str]:
+    for output in outputs:
+        columns = output.columns if isinstance(output, Exit) else output.operator.columns
+        if column in (columns or ()):
+            yield _consumer(output)
+        if isinstance(output, Branch) and isinstance(output.operator, Filter):
+            yield from _readers(output.then, column)
 
 
 def fused_computes(outputs: tuple[Output, ...]) -> tuple[Compute, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 
 class ElasticError(Exception):
     """Base class of all errors that dask_elastic raises on purpose.
@@ -97,6 +99,36 @@ class SinkError(ElasticError):
 
 class SourceError(ElasticError):
     """A source could not be read."""
+
+
+class ColumnMissing(SourceError):
+    """A source does not have a column that is to be read.
+
+    Parameters
+    ----------
+    source : str
+        The source, as text.
+    column : str
+        The column.
+    present : tuple of str
+        The columns that it has.
+
+    Examples
+    --------
+    >>> print(ColumnMissing("Parquet('flights')", "dely", ("plane", "delay")))
+    Parquet('flights') has no column 'dely'; it has 'plane', 'delay': did you mean 'delay'?
+    """
+
+    def __init__(self, source: str, column: str, present: tuple[str, ...]):
+        self.source = source
+        self.column = column
+        self.present = present
+        close = difflib.get_close_matches(column, present, 1)
+        hint = f": did you mean {close[0]!r}?" if close else "."
+        super().__init__(f"{source} has no column {column!r}; it has {', '.join(map(repr, present)) or 'none'}{hint}")
+
+    def __reduce__(self) -> tuple[type[ColumnMissing], tuple[str, str, tuple[str, ...]]]:
+        return ColumnMissing, (self.source, self.column, self.present)
 
 
 class StateError(ElasticError):

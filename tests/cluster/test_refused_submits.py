@@ -191,3 +191,31 @@ def test_options_of_checkpoints_without_a_folder_are_refused(numbers, option):
     with pytest.raises(errors.SubmitError, match=rf"{name}={value!r} has no effect.*checkpoint=\"/data/my-job\""):
         described_job.checked_job(counting_rows(numbers), None, None, False, option)
     assert described_job.checked_job(counting_rows(numbers), None, None, False, {**option, "checkpoint": None})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda rows: rows.key_by("kk").compute({"n": de.aggregate.Count()}, name="counted"),
+            "operator 'counted' reads source 'rows': Arrow.* has no column 'kk'; it has 'k', 'v': did you mean 'k'",
+        ),
+        (
+            lambda rows: rows.key_by("k").compute({"n": de.aggregate.Sum("w")}, name="summed"),
+            "operator 'summed' reads source 'rows': Arrow.* has no column 'w'; it has 'k', 'v'",
+        ),
+    ],
+)
+def test_column_that_the_source_lacks_is_refused_with_operator_and_source(numbers, build, message):
+    topology = de.Topology("t")
+    build(topology.source("rows", de.sources.Arrow(numbers)))
+    with pytest.raises(errors.SourceError, match=message):
+        described_job.checked_job(topology, None, None, False, {})
+
+
+def test_event_time_that_the_source_lacks_is_refused_with_the_source(numbers):
+    topology = de.Topology("t")
+    topology.source("rows", de.sources.Arrow(numbers, event_time="at")).sink(de.sinks.Collect(), name="out")
+    message = "source 'rows': Arrow.*: no column 'at' for event_time; choose one of 'k', 'v'"
+    with pytest.raises(errors.SourceError, match=message):
+        described_job.checked_job(topology, None, None, False, {})

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.executor.error_policy import ErrorPolicy
+from dask_elastic.executor.error_policy import ErrorPolicy, raise_source_error
 from dask_elastic.testing import run
-from dask_elastic.vocab.errors import UserCodeError
+from dask_elastic.vocab.errors import ColumnMissing, SourceError, StateError, UserCodeError
 
 ROWS = pa.table({"key": [1]})
 US = pa.timestamp("us")
@@ -110,3 +110,16 @@ def test_rows_and_results_of_one_operator_that_raise_are_in_one_table():
         {"key": "b", "number": None, "__error": "ValueError: no result"},
     ]
     assert [start is None for start in letters["window_start"].to_pylist()] == [True, False]
+
+
+def test_errors_of_a_source_name_it_once():
+    missing = ColumnMissing("Iterable(rows)", "kk", ("k", "v"))
+    with pytest.raises(
+        SourceError, match=r"^source 'rows': Iterable\(rows\) has no column 'kk'; it has 'k', 'v': did"
+    ) as named:
+        raise_source_error("rows", missing)
+    with pytest.raises(SourceError) as again:
+        raise_source_error("rows", named.value)
+    assert again.value is named.value
+    with pytest.raises(StateError, match=r"^of a task$"):
+        raise_source_error("rows", StateError("of a task"))

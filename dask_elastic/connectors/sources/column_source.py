@@ -14,7 +14,7 @@ from dask_elastic.topology.pace import rows_within
 from dask_elastic.topology.schema import plain_schema
 from dask_elastic.topology.source import Replay, Source
 from dask_elastic.topology.state_kind import Duration
-from dask_elastic.vocab.errors import SourceError, TopologyError
+from dask_elastic.vocab.errors import ColumnMissing, SourceError, TopologyError
 
 BATCH_SECONDS = 0.1
 """Seconds of rows that a batch holds at most if the source has a rate; bounds the age of an offset."""
@@ -150,7 +150,7 @@ class ColumnSource(Source):
     def _require(self, names: Sequence[str], present: Sequence[str]) -> None:
         missing = [name for name in names if name not in present]
         if missing:
-            raise SourceError(f"{self!r} has no column {_listed(missing)}; it has {_listed(present)}.")
+            raise ColumnMissing(repr(self), missing[0], tuple(present))
 
     def _require_event_time(self, schema: pa.Schema) -> None:
         name = self.event_time

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import with_trace
+from dask_elastic.executor.error_policy import raise_source_error
 from dask_elastic.meters import BriefWork, Departures, InlineCost, SendSize
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
@@ -34,7 +34,6 @@ from dask_elastic.topology.pace import SLICE_SECONDS, Pace
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.ticks import TICKS
 from dask_elastic.vocab.batch import Delivery
-from dask_elastic.vocab.errors import ElasticError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
@@ -424,10 +423,10 @@ class SourceThread:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (ElasticError, Aborted, GeneratorExit):
+        except (Aborted, GeneratorExit):
             raise
         except Exception as error:
-            raise SourceError(with_trace(f"source {self.identity.component!r} could not be read", error)) from error
+            raise_source_error(self.identity.component, error)
 
     def _queue(self, name: str) -> Iterator[pa.RecordBatch]:
         reader = self._queue_reader(name, self._stop.is_set)

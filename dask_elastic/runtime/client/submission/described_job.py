@@ -26,7 +26,7 @@ from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperato
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
-from dask_elastic.vocab.errors import SubmitError, TopologyError
+from dask_elastic.vocab.errors import ColumnMissing, SourceError, SubmitError, TopologyError
 
 
 def checked_job(
@@ -64,11 +64,16 @@ def check_sources(components: Iterable[Component]) -> None:
     Raises
     ------
     SourceError
-        Naming the one that cannot.
+        Naming the one that cannot, and what reads a column that it does not have.
     """
     for component in components:
         if isinstance(component.operator, SourceOperator):
-            component.operator.source.check()
+            try:
+                component.operator.source.check()
+            except SourceError as error:
+                readers = component.readers(error.column) if isinstance(error, ColumnMissing) else ()
+                by = f"operator {' and '.join(map(repr, readers))} reads " if readers else ""
+                raise SourceError(f"{by}source {component.name!r}: {error}") from error
 
 
 def described(
