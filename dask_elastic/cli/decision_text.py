@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dask_elastic.cli.terminal.quantities import clock, counted, duration
+from dask_elastic.cli.terminal.quantities import clock, duration
+from dask_elastic.vocab.counted import counted
 
 
 def gained(before: Mapping[str, int], after: Mapping[str, int]) -> int:

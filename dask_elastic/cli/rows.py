@@ -14,7 +14,8 @@ import pyarrow as pa
 from dask_elastic.cli.json_text import json_text
 from dask_elastic.cli.terminal.console import show
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
-from dask_elastic.cli.terminal.quantities import MISSING, counted
+from dask_elastic.cli.terminal.quantities import MISSING
+from dask_elastic.vocab.counted import counted
 
 ENDINGS = (".parquet", ".csv", ".arrow")
 """Endings of the files that `write` writes; an Arrow file has the IPC file format, also known as Feather."""

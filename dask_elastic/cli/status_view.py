@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dask_elastic.cli.checkpoints.view import checkpoint_lines
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
-from dask_elastic.cli.terminal.quantities import clock, count, counted, duration, size
+from dask_elastic.cli.terminal.quantities import clock, count, duration, size
 from dask_elastic.runtime.client.job_view import handed_over
 from dask_elastic.runtime.protocol.job_spec import ELASTIC
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.vocab.counted import counted
 from dask_elastic.vocab.epoch import HandoffProgress
 
 if TYPE_CHECKING:

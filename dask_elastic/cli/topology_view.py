@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.cli.terminal.number_ranges import number_ranges
-from dask_elastic.cli.terminal.quantities import count, counted
+from dask_elastic.cli.terminal.quantities import count
 from dask_elastic.runtime.protocol.job_description import ComponentDescription, ExecutorAssignment, JobDescription
 from dask_elastic.runtime.protocol.reports import ExecutorReport, InstanceRows
 from dask_elastic.topology import diagram
 from dask_elastic.topology.diagram import DrawnBox
+from dask_elastic.vocab.counted import counted
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -12,6 +12,7 @@ from dask_elastic.control.keys import ExecutorKey
 from dask_elastic.control.overload import backlog_seconds, utilisation
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
+from dask_elastic.vocab.counted import counted
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot
 
 RESOLVED = "all earlier problems are resolved"
@@ -156,7 +157,7 @@ def _too_few(job: JobSnapshot, demand: JobDemand) -> str:
 
 def _limits(job: JobSnapshot, demand: JobDemand, bound: Mapping[str, int]) -> list[str]:
     found = [
-        f"threads of {name} hold the GIL: more than {most} {'core' if most == 1 else 'cores'} per node would not "
+        f"threads of {name} hold the GIL: more than {counted(most, 'core')} per node would not "
         "speed it up, so it grows on other nodes only"
         for name, most in sorted(bound.items())
     ]
@@ -167,8 +168,8 @@ def _limits(job: JobSnapshot, demand: JobDemand, bound: Mapping[str, int]) -> li
         executor, part = job.executors[index], job.executors[index].heaviest_shard
         if part * most > 1:
             found.append(
-                f"one shard is {100 * part:.0f} % of the load of {executor.executor}, so more than {most} cores would "
-                "not speed it up"
+                f"one shard is {100 * part:.0f} % of the load of {executor.executor}, so more than "
+                f"{counted(most, 'core')} would not speed it up"
             )
     return found
 
@@ -176,7 +177,7 @@ def _limits(job: JobSnapshot, demand: JobDemand, bound: Mapping[str, int]) -> li
 def _lacks(job: JobSnapshot, demand: JobDemand, portion: Portion, slots: int | None) -> list[str]:
     found = [] if slots is not None else ["there are fewer cores than executors, so executors share cores"]
     if not demand.feasible and job.latency_target is not None:
-        what = "no allocation" if slots is None else f"no allocation of {slots} cores"
+        what = "no allocation" if slots is None else f"no allocation of {counted(slots, 'core')}"
         why = f"{what} reaches {duration(job.latency_target)}"
         if demand.hop >= job.latency_target:
             why += f" ({duration(demand.hop)} are spent outside of its executors)"

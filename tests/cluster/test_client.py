@@ -174,8 +174,8 @@ def test_job_repr_describes_the_job(job, wait_until):
     assert text.startswith("<Job seen: running")
     assert "1,000 rows" in text
     assert "rows/s" in text
-    assert "by_k 1 cores" in text
-    assert "by_word[0]: 1 cores, queue 0, state" in text
+    assert "by_k 1 core " in text
+    assert "by_word[0]: 1 core, queue 0, state" in text
     table = job._repr_html_()
     assert table.count("<tr>") == 4
     assert "seen: running" in table

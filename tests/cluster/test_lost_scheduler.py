@@ -45,3 +45,8 @@ def test_calls_raise_at_once_when_scheduler_is_lost(client, wait_until, slowness
     lonely.close()
     with pytest.raises(errors.SchedulerLost, match="the client is closed"):
         job.status  # noqa: B018
+    assert repr(job).startswith("<Job held: the client is closed")
+    assert job._repr_html_().startswith("<p>held: the client is closed")
+    for call in (lambda: held(lonely), lambda: de.resume("anywhere", lonely)):
+        with pytest.raises(errors.SchedulerLost, match=r"the client is closed.*dask_elastic\.resume\(folder, client\)"):
+            call()

@@ -12,9 +12,9 @@ from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names, stateful_operators, worker_addresses
 from dask_elastic.cli.terminal.number_ranges import number_ranges
 from dask_elastic.cli.terminal.progress_bar import progress_bar
-from dask_elastic.cli.terminal.quantities import counted
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.job import job as find_job
+from dask_elastic.vocab.counted import counted
 from dask_elastic.vocab.errors import MoveRefused, UnknownOperator
 
 Task = dict[str, Any]

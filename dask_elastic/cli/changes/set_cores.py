@@ -10,8 +10,8 @@ import click
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names, stateful_operators
-from dask_elastic.cli.terminal.quantities import counted
 from dask_elastic.runtime.client.job import job as find_job
+from dask_elastic.vocab.counted import counted
 
 
 @click.command(cls=Command)

@@ -10,9 +10,9 @@ import click
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import computes, job_names
-from dask_elastic.cli.terminal.quantities import counted
 from dask_elastic.runtime.client.job import job as find_job
 from dask_elastic.runtime.client.recordings import save_snapshots
+from dask_elastic.vocab.counted import counted
 
 
 @click.command(cls=Command)

@@ -21,17 +21,6 @@ def count(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}"
 
 
-def counted(value: int, noun: str) -> str:
-    """Format a number and what it counts.
-
-    Examples
-    --------
-    >>> counted(1, "row"), counted(2000, "row")
-    ('1 row', '2,000 rows')
-    """
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
-
-
 def clock(seconds: float) -> str:
     """Format a time, in seconds since 1970, as the local time of day.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dask_elastic.control.reason import duration
+from dask_elastic.vocab.counted import counted
 
 _UNITS = ("bytes", "kiB", "MiB", "GiB", "TiB")
 
@@ -31,7 +32,7 @@ def cores(count: int) -> str:
     >>> cores(1), cores(3)
     ('1 core', '3 cores')
     """
-    return f"{count} {'core' if count == 1 else 'cores'}"
+    return counted(count, "core")
 
 
 def latency(seconds: float | None) -> str:

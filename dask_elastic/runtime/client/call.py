@@ -87,6 +87,12 @@ def check_connected(client: Client) -> None:
 
 def scheduler_lost(client: Client, reason: object) -> SchedulerLost:
     """Return the error for a client that has lost its scheduler."""
+    if client.status in ("closing", "closed"):
+        return SchedulerLost(
+            f"the client is {client.status}, by the program or since it has lost the scheduler. Connect another one: "
+            "if the scheduler runs, dask_elastic.job(name, client) finds its jobs. If it has ended, so have its jobs: "
+            "submit them again, or continue those that took checkpoints with dask_elastic.resume(folder, client)."
+        )
     address = "its scheduler" if client.scheduler is None else f"the scheduler {client.scheduler.address}"
     return SchedulerLost(
         f"the client has no connection to {address} ({reason}). If the scheduler has ended, so have its jobs: "

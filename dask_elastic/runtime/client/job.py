@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from html import escape
 from typing import TYPE_CHECKING
 
 from dask.utils import parse_timedelta
@@ -25,7 +26,7 @@ from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import load_error
-from dask_elastic.vocab.errors import ElasticError, JobFailed, JobStopped, UnknownJob
+from dask_elastic.vocab.errors import ElasticError, JobFailed, JobStopped, SchedulerLost, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -128,10 +129,16 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         self.client = client
 
     def __repr__(self) -> str:
-        return summary(self._describe())
+        try:
+            return summary(self._describe())
+        except (SchedulerLost, UnknownJob) as error:  # an interpreter shows it as often as it likes
+            return f"<Job {self.name}: {error}>"
 
     def _repr_html_(self) -> str:
-        return card(self._describe(), dashboard_page(self.client, self.name))
+        try:
+            return card(self._describe(), dashboard_page(self.client, self.name))
+        except (SchedulerLost, UnknownJob) as error:
+            return f"<p>{escape(self.name)}: {escape(str(error))}</p>"
 
     def _ask(self, call: Call[B], /) -> B:
         return call_scheduler(self.client, call)

@@ -11,6 +11,7 @@ from dask.utils import format_bytes, format_time
 from dask_elastic.runtime.client.checkpoint_text import given_up, newest_checkpoint, restarted
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.reports import ExecutorReport, StalledCall
+from dask_elastic.vocab.counted import counted
 from dask_elastic.vocab.epoch import HandoffProgress
 
 FEW = 8
@@ -24,7 +25,7 @@ def one_line(described: JobDescription) -> str:
     """Return a job in one line: status, rows per second of its sources, latency, cores of each executor, moves."""
     executors, live = described.executors, described.ended is None
     took = (described.ended or time.time()) - described.began
-    parts = [f"{described.name}: {described.status.value}", f"{took:.0f} s", f"{described.rows_read:,} rows"]
+    parts = [f"{described.name}: {described.status.value}", f"{took:.0f} s", counted(described.rows_read, "row")]
     if live:
         parts.append(f"{described.source_rate:,.0f} rows/s")
     half, high = measured_latency(described)
@@ -32,12 +33,12 @@ def one_line(described: JobDescription) -> str:
         parts.append(f"latency {format_time(half)} / {format_time(high)}")
     parts += cores_by_operator(executors)
     parts += [handed_over(one, live) for one in described.handoffs if one.epochs]
-    parts.append(f"{sum(e.moves for e in executors)} moves")
+    parts.append(counted(sum(e.moves for e in executors), "move"))
     dead = sum(described.dead_letters.values())
     if dead:
-        parts.append(f"{dead:,} dead letters")
+        parts.append(counted(dead, "dead letter"))
     if late := sum(part.late for part in described.event_times):
-        parts.append(f"{late:,} late rows")
+        parts.append(counted(late, "late row"))
     if late := sum(part.windows.late for part in executors if part.windows is not None):
         parts.append(f"{late:,} late for windows")
     return " · ".join(parts + checkpoint_parts(described) + conditions(described))
@@ -81,8 +82,9 @@ def cores_by_operator(executors: Sequence[ExecutorReport]) -> list[str]:
     found = []
     for operator in dict.fromkeys(e.operator for e in executors):
         cores = [e.cores for e in executors if e.operator == operator]
-        each, total = "+".join(map(str, cores)), f"{sum(cores)} cores of {len(cores)} executors"
-        found.append(f"{operator} {total}" if len(cores) > FEW else f"{operator} {each} cores")
+        each = counted(cores[0], "core") if len(cores) == 1 else f"{'+'.join(map(str, cores))} cores"
+        total = f"{counted(sum(cores), 'core')} of {counted(len(cores), 'executor')}"
+        found.append(f"{operator} {total}" if len(cores) > FEW else f"{operator} {each}")
     return found
 
 
@@ -101,7 +103,7 @@ def handed_over(progress: HandoffProgress, live: bool = True) -> str:
     >>> handed_over(HandoffProgress("rows", 7, 8, 8_000, 1_000.0, 1, 2, 2**20))
     'rows ← epoch 7, 8,000 rows, 1,000 rows/s, 1 of 2 wait, 1.00 MiB staged'
     """
-    parts = [f"{progress.source} ← epoch {progress.epoch}", f"{progress.rows:,} rows"]
+    parts = [f"{progress.source} ← epoch {progress.epoch}", counted(progress.rows, "row")]
     if live:
         parts.append(f"{progress.rows_per_second:,.0f} rows/s")
         parts.append(f"{progress.waiting} of {progress.limit} wait")
@@ -116,7 +118,7 @@ def conditions(described: JobDescription) -> list[str]:
     found = ["oversubscribed"] if described.oversubscribed else []
     found += [f"without {' and '.join(described.silent)}: no answer"] if described.silent and described.live else []
     if control.starved:
-        found.append(f"starved: lacks {control.starved} {'core' if control.starved == 1 else 'cores'}")
+        found.append(f"starved: lacks {counted(control.starved, 'core')}")
     found += [stalled_text(call, described.nodes) for call in described.stalled[:1]]
     found += [f"and {len(described.stalled) - 1} more stalled"] if len(described.stalled) > 1 else []
     found += [f"{operator} is GIL-bound" for operator in control.bound]
@@ -140,7 +142,7 @@ def summary(described: JobDescription) -> str:
     lines = [f"<Job {one_line(described)}>"]
     executors = in_order(described)
     lines += [
-        f"  {e.operator}[{e.executor}]: {e.cores} cores, queue {e.queue:,}, state {state_text([e])}"
+        f"  {e.operator}[{e.executor}]: {counted(e.cores, 'core')}, queue {e.queue:,}, state {state_text([e])}"
         for e in executors[:LISTED]
     ]
     lines += [f"  and {len(executors) - LISTED} more: see job.metrics()"] if len(executors) > LISTED else []

@@ -16,7 +16,7 @@ from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.checkpoint.other_placing import OtherPlacing
 from dask_elastic.control.placement.choices import check_installed
 from dask_elastic.routing.keyspace import KeySpace
-from dask_elastic.runtime.client.call import checked_client
+from dask_elastic.runtime.client.call import check_connected, checked_client
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.submission.described_job import (
     check_migration_names,
@@ -122,6 +122,7 @@ def resume(
     if topology is not None and not isinstance(topology, Topology):
         raise TypeError(f"resume takes a Topology as topology=, not {type(topology).__name__}")
     client = checked_client(client)
+    check_connected(client)
     folder = CheckpointFolder(url)
     manifest = Catalog(folder).load(number)
     saved = _saved(folder, manifest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.runtime.client.call import checked_client
+from dask_elastic.runtime.client.call import check_connected, checked_client
 from dask_elastic.runtime.client.submission.installation import Installation
 from dask_elastic.runtime.config.many_imports import many_imports
 from dask_elastic.runtime.config.tls_policy import check_exposure
@@ -94,6 +94,7 @@ def submit(
     if not isinstance(topology, Topology):
         raise TypeError(f"submit takes a Topology, not {type(topology).__name__}")
     client = checked_client(client)
+    check_connected(client)
     check_exposure([client.scheduler.address])
     installation = Installation(client)
     # Imported while the workers import the engine.
