@@ -14,12 +14,12 @@ from dask_elastic.executor.row_search import RowSearch, is_failure_of_row
 from dask_elastic.executor.windows.event_times import row_times
 from dask_elastic.routing.hashing import check_columns
 from dask_elastic.state.cells import Cells, KeyState
+from dask_elastic.state.changes.undo_log import UndoLog
 from dask_elastic.state.expiry.sweeper import Sweeper
 from dask_elastic.state.layout import layout_of
 from dask_elastic.state.session import Session
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.state.timer_bounds import TimerBounds
-from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from dask_elastic.state.fitting import fit_of_elements, fit_of_values
+from dask_elastic.state.changes.fitting import fit_of_elements, fit_of_values
+from dask_elastic.state.changes.undo_log import UndoLog
 from dask_elastic.state.list_cell import ListCell
 from dask_elastic.state.list_column import ListColumn, stored_elements
 from dask_elastic.state.map_cell import MapCell
 from dask_elastic.state.map_column import MapColumn
 from dask_elastic.state.stored_values import to_python
 from dask_elastic.state.timers import KeyTimers
-from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.state.value_column import ValueColumn
 from dask_elastic.state.view import StateView
 from dask_elastic.topology.aggregates.ragged import Ragged

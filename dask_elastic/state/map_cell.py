@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
-from dask_elastic.state.fitting import Fit
+from dask_elastic.state.changes.fitting import Fit
+from dask_elastic.state.changes.undo_log import UndoLog
 from dask_elastic.state.map_column import MapColumn
-from dask_elastic.state.undo_log import UndoLog
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
 
 _ABSENT = object()

@@ -59,7 +59,9 @@ class KeyTimers:
         Raises
         ------
         StateError
-            If the timer is not declared, or the time is none.
+            If the timer is not declared.
+        StateValueError
+            If the time is none.
 
         Examples
         --------
@@ -171,7 +173,9 @@ class BatchTimers:
         Raises
         ------
         StateError
-            If the timer is not declared, length or type do not fit, or a number of seconds is no time.
+            If the timer is not declared.
+        StateValueError
+            If length or type do not fit, or a number of seconds is no time.
 
         Examples
         --------

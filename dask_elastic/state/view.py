@@ -272,7 +272,9 @@ class StateView:
         Raises
         ------
         StateError
-            If the name is not declared as a value, or length or type do not fit.
+            If the name is not declared as a value.
+        StateValueError
+            If length or type do not fit.
 
         Examples
         --------
