@@ -41,6 +41,8 @@ def test_wrong_commands_are_refused_and_leave_job_running(client, held):
         held.set_cores("counted", {held.assignment()["home"][0]: 0})
     with pytest.raises(errors.MoveRefused, match="shard 256 does not exist"):
         held.move_shard("counted", 256, 0)
+    with pytest.raises(errors.MoveRefused, match="executor='0': give a whole number"):
+        held.set_cores("counted", 1, executor="0")
     with pytest.raises(errors.MoveRefused, match="shard='0': give a whole number"):
         held.move_shard("counted", "0", 0)
     with pytest.raises(errors.MoveRefused, match=r"task=0\.5: give a whole number"):

@@ -48,6 +48,8 @@ class JobCommands(ABC):
         ------
         UnknownOperator
             If the job has no such stateful operator, or no such executor of it.
+        MoveRefused
+            If the executor is no number.
         PlanningError
             If the cores are no number, are more than there are slots, or are on a worker that the job does not have or
             that is about to leave; or if the job has another paradigm than ``"executor-centric"``.
@@ -59,7 +61,8 @@ class JobCommands(ABC):
         UserWarning
             If the job has ended: nothing changes. A job that ends meanwhile is no error of the program.
         """
-        described = self._ask(job_calls.SetCores(self.name, operator, cores, executor))
+        number = None if executor is None else _whole("executor", executor)
+        described = self._ask(job_calls.SetCores(self.name, operator, cores, number))
         self._warn_ended(described.status.value, "cores")
 
     def move_shard(self, operator: str, shard: int, task: int, executor: int = 0) -> None:
