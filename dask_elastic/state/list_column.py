@@ -17,7 +17,7 @@ from dask_elastic.state.value_column import Load, require_mask
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Element, List
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
-from dask_elastic.vocab.errors import StateValueError
+from dask_elastic.vocab.errors import StateError, StateValueError
 
 
 class ListColumn:
@@ -123,8 +123,10 @@ class ListColumn:
 
         Raises
         ------
+        StateError
+            If the length does not fit.
         StateValueError
-            If length or type do not fit, or an appended value is null.
+            If the type does not fit, or an appended value is null.
 
         Examples
         --------
@@ -134,7 +136,7 @@ class ListColumn:
         """
         stored, known = stored_elements(values, self.kind.type, self.name)
         if len(stored) != len(self._ordinals):
-            raise StateValueError(
+            raise StateError(
                 f"state list {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
         ordinals = self._ordinals
@@ -166,8 +168,10 @@ class ListColumn:
 
         Raises
         ------
+        StateError
+            If the length does not fit.
         StateValueError
-            If length or type do not fit, or an element is null.
+            If the type does not fit, or an element is null.
 
         Examples
         --------
@@ -176,7 +180,7 @@ class ListColumn:
         """
         new = ragged_of(lists, self.kind.type, self.name)
         if len(new) != self._count:
-            raise StateValueError(
+            raise StateError(
                 f"state list {self.name!r}: {len(new)} lists for {self._count} keys; give one per key of state.keys"
             )
         parts = [new]
@@ -201,7 +205,7 @@ class ListColumn:
 
         Raises
         ------
-        StateValueError
+        StateError
             If `most` is negative.
 
         Examples
@@ -211,7 +215,7 @@ class ListColumn:
         ...     state.list("values").keep_newest(10)
         """
         if most < 0:
-            raise StateValueError(f"state list {self.name!r}: keep_newest({most}) is negative; give 0 or more")
+            raise StateError(f"state list {self.name!r}: keep_newest({most}) is negative; give 0 or more")
         parts = self._parts()
         if len(parts[0].values) and int(parts[0].lengths.max()) > most:
             kept = parts[0].ranks_from_end() < most
@@ -227,7 +231,7 @@ class ListColumn:
 
         Raises
         ------
-        StateValueError
+        StateError
             If `where` is not one boolean per key.
 
         Examples
@@ -273,14 +277,12 @@ def require_known(known: Known, what: str) -> None:
 
 
 def ragged_of(lists: Any, kind: Element, name: str) -> Ragged:
-    """Return lists in stored form; raise StateValueError if they do not fit the type or contain nulls."""
+    """Return lists in stored form; raise StateValueError if they do not fit the type, or contain nulls."""
     if isinstance(lists, pa.ChunkedArray):
         lists = lists.combine_chunks()
     if isinstance(lists, pa.Array):
         if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
-            raise StateValueError(
-                f"state list {name!r}: values of type {lists.type} are not lists; give one list per key"
-            )
+            raise StateError(f"state list {name!r}: values of type {lists.type} are not lists; give one list per key")
         lengths = np.nan_to_num(numpy_of(lists.value_lengths())).astype(np.int64)
         elements: Any = lists.flatten()
     else:

@@ -18,7 +18,7 @@ from dask_elastic.state.value_column import Load, require_mask
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.topology.state_kind import Map
 from dask_elastic.vocab.arrow_arrays import array_of
-from dask_elastic.vocab.errors import StateValueError
+from dask_elastic.vocab.errors import StateError
 
 Ordinals = npt.NDArray[np.intp]
 _UNSET = object()
@@ -128,8 +128,10 @@ class MapColumn:
 
         Raises
         ------
+        StateError
+            If the length does not fit.
         StateValueError
-            If length or type do not fit, or a map key is null.
+            If the type does not fit, or a map key is null.
 
         Examples
         --------
@@ -156,8 +158,10 @@ class MapColumn:
 
         Raises
         ------
+        StateError
+            If the length does not fit.
         StateValueError
-            If length or type do not fit, or a map key is null.
+            If the type does not fit, or a map key is null.
 
         Examples
         --------
@@ -187,8 +191,10 @@ class MapColumn:
 
         Raises
         ------
+        StateError
+            If lengths do not fit.
         StateValueError
-            If lengths or types do not fit, or a map key or value that is put is null.
+            If types do not fit, or a map key or value that is put is null.
 
         Examples
         --------
@@ -199,7 +205,7 @@ class MapColumn:
         wanted, ordinals = self._wanted(keys, mask)
         stored, known = stored_elements(values, self.kind.type, self.name)
         if len(stored) != len(self._ordinals):
-            raise StateValueError(
+            raise StateError(
                 f"state map {self.name!r}: {len(stored)} values for {len(self._ordinals)} rows; give one per row"
             )
         until = None if self.kind.ttl is None else self.times.of_rows(self.kind)
@@ -251,8 +257,10 @@ class MapColumn:
 
         Raises
         ------
+        StateError
+            If the length does not fit.
         StateValueError
-            If length or type do not fit, or a map key is null.
+            If the type does not fit, or a map key is null.
 
         Examples
         --------
@@ -276,7 +284,7 @@ class MapColumn:
 
         Raises
         ------
-        StateValueError
+        StateError
             If `where` is not one boolean per key.
 
         Examples
@@ -303,7 +311,7 @@ class MapColumn:
         """Return the chosen rows' map keys in stored form, and these rows' ordinals."""
         stored, known = stored_elements(keys, self.kind.key, self.name)
         if len(stored) != len(self._ordinals):
-            raise StateValueError(
+            raise StateError(
                 f"state map {self.name!r}: {len(stored)} keys for {len(self._ordinals)} rows; give one per row"
             )
         ordinals = self._ordinals

@@ -173,9 +173,9 @@ class BatchTimers:
         Raises
         ------
         StateError
-            If the timer is not declared.
+            If the timer is not declared, or the length does not fit.
         StateValueError
-            If length or type do not fit, or a number of seconds is no time.
+            If the type does not fit, or a number of seconds is no time.
 
         Examples
         --------
@@ -185,9 +185,7 @@ class BatchTimers:
         """
         value, moments, keys = _hidden(self._view.layout, name), _moments(name, at), len(self._view)
         if len(moments) != keys:
-            raise StateValueError(
-                f"timer {name!r}: {len(moments)} times for {keys} keys; give one per key of state.keys"
-            )
+            raise StateError(f"timer {name!r}: {len(moments)} times for {keys} keys; give one per key of state.keys")
         self._view.set(value, moments, where)
 
     def delete(self, name: str, where: Known | None = None) -> None:

@@ -15,7 +15,7 @@ from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import Known, Values, to_stored
 from dask_elastic.topology.state_kind import Value
 from dask_elastic.vocab.arrow_arrays import numpy_of
-from dask_elastic.vocab.errors import StateValueError
+from dask_elastic.vocab.errors import StateError, StateValueError
 
 Load = Callable[[], Sequence[Column]]
 """Reads one name's fields, for the batch's keys, from the store."""
@@ -89,15 +89,17 @@ class ValueColumn:
 
         Raises
         ------
+        StateError
+            If the length does not fit.
         StateValueError
-            If length or type do not fit.
+            If the type does not fit.
         """
         try:
             new, known = to_stored(values, self.kind.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise StateValueError(f"the state value {self.name!r} is declared as {self.kind.type}: {error}") from error
         if new.shape != (self._count,):
-            raise StateValueError(
+            raise StateError(
                 f"state value {self.name!r}: {len(new)} values for {self._count} keys; give one per key of state.keys"
             )
         if none_is_null and new.dtype == object:
@@ -125,8 +127,8 @@ class ValueColumn:
 
 
 def require_mask(where: Any, count: int, name: str, unit: str = "key of state.keys") -> Known:
-    """Return a mask as an array; raise StateValueError if it is not `count` booleans."""
+    """Return a mask as an array; raise StateError if it is not `count` booleans."""
     mask = numpy_of(where) if isinstance(where, pa.Array) else np.asarray(where)
     if mask.shape != (count,) or mask.dtype != np.bool_:
-        raise StateValueError(f"state {name!r}: where must be {count} booleans, one per {unit}")
+        raise StateError(f"state {name!r}: where must be {count} booleans, one per {unit}")
     return mask

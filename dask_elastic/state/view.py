@@ -272,9 +272,9 @@ class StateView:
         Raises
         ------
         StateError
-            If the name is not declared as a value.
+            If the name is not declared as a value, or the length does not fit.
         StateValueError
-            If length or type do not fit.
+            If the type does not fit.
 
         Examples
         --------

@@ -206,3 +206,15 @@ def test_row_that_returns_wrong_columns_is_skipped_and_its_change_undone():
     [letter] = result.dead_letters["changes"].to_pylist()
     assert letter["value"] == 3
     assert "returned a row with the columns ['other']" in letter["__error"]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+def test_wrong_number_of_values_is_no_failure_of_a_row(on_error):
+    """With fewer rows it may happen to fit."""
+
+    def logic(batch, state):
+        state.set("last", batch["value"])
+
+    table = pa.table({"key": ["a", "a"], "value": [1, 2]})
+    with pytest.raises(StateError, match="operator 'changes': state value 'last': 2 values for 1 keys"):
+        results(logic, table, 2, on_error=on_error)

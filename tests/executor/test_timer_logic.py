@@ -275,7 +275,6 @@ def test_time_that_is_none_is_refused(at):
     [
         (lambda keys: [np.inf] * keys, "set for inf seconds"),
         (lambda keys: [1e30] * keys, "set for 1e\\+30 seconds"),
-        (lambda keys: [1.0] * (keys + 1), "2 times for 1 keys"),
         (lambda keys: ["noon"] * keys, "times of type string"),
         (lambda keys: 3, "one time per key"),
     ],
@@ -285,6 +284,14 @@ def test_times_of_a_batch_that_are_none_are_refused(times, message):
         state.timers.set("close", times(len(state)))
 
     with pytest.raises(errors.UserCodeError, match=f"'timed', .*timer 'close'.*{message}"):
+        fired(process, {"close": de.Timer(report_batch)}, rows(("a", 0, 1)))
+
+
+def test_times_of_other_keys_than_those_of_the_batch_are_refused():
+    def process(batch, state):
+        state.timers.set("close", [1.0] * (len(state) + 1))
+
+    with pytest.raises(errors.StateError, match="operator 'timed': timer 'close': 2 times for 1 keys"):
         fired(process, {"close": de.Timer(report_batch)}, rows(("a", 0, 1)))
 
 
