@@ -7,8 +7,11 @@ Prints one JSON line per layout: the engine's and the bare loop's rows per secon
 and their ratio. The payload reaches the operator, the sources yield unhashed and unpartitioned rows, and nothing is
 aggregated upstream.
 
+The operator has the cores that the control loop gives it, which are all of the workers, or `--cores` of one worker, so
+that its tasks and the source have fewer threads to share the interpreter with.
+
     python benchmarks/throughput.py [--rows 10000000] [--runs 5] [--batch 65536] [--layout threads|processes]
-        [--stream rows|words]
+        [--stream rows|words] [--cores 1]
 """
 
 from __future__ import annotations
@@ -205,7 +208,7 @@ def bare_processes(total: int, rows: int, name: str = "rows") -> float:
     return total / took
 
 
-def engine(client: Client, total: int, rows: int, sources: int, name: str = "rows") -> float:
+def engine(client: Client, total: int, rows: int, sources: int, name: str = "rows", cores: int | None = None) -> float:
     """Run the same with dask_elastic; returns rows per second from the first row to the end of the last."""
     made = STREAMS[name]
     topology = de.Topology("throughput")
@@ -219,7 +222,8 @@ def engine(client: Client, total: int, rows: int, sources: int, name: str = "row
         merged = merged.map(made.mapped)
     merged.key_by("key").compute(made.aggregates, name="per_key")
     client.run(warm, rows, made.batches)
-    job = de.submit(topology, client)
+    pinned = {} if cores is None else {"cores": {"per_key": cores}}
+    job = de.submit(topology, client, **pinned)
     job.wait(progress=False)
     began = min(first for first in client.run(started).values() if first)
     took = job._describe().ended - began
@@ -238,6 +242,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--stream", choices=tuple(STREAMS), default="rows")
+    parser.add_argument("--cores", type=int, help="of the operator; by default those that the control loop gives it")
     parser.add_argument("--layout", choices=("threads", "processes"), action="append")
     arguments = parser.parse_args()
     for layout in arguments.layout or ("threads", "processes"):
@@ -249,13 +254,15 @@ def main() -> None:
             Client(cluster) as client,
         ):
             for _ in range(arguments.runs + 1):
-                measured["engine"].append(engine(client, arguments.rows, arguments.batch, sources, arguments.stream))
+                found = engine(client, arguments.rows, arguments.batch, sources, arguments.stream, arguments.cores)
+                measured["engine"].append(found)
                 measured["bare"].append(bare(arguments.rows, arguments.batch, arguments.stream))
         medians = {name: statistics.median(values[1:]) for name, values in measured.items()}
         line = {
             "benchmark": "throughput",
             "stream": arguments.stream,
             "layout": f"{workers} x {threads}",
+            "cores": arguments.cores,
             "batch_rows": arguments.batch,
             "rows": arguments.rows,
             "runs": arguments.runs,
