@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ import numpy.typing as npt
 _NORESERVE = {"linux": 0x4000, "darwin": 0x40}
 """The flag of mmap for address space without memory, which has no name in Python before version 3.13."""
 
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
+_STRICT = "2"
+"""The mode of Linux in which address space counts as memory, with that flag or without."""
 
 HUGE_FROM = 4 << 20
 """Bytes of an array from which the system is advised to use huge pages, as NumPy does."""
@@ -34,8 +38,8 @@ def reserved_array(dtype: np.dtype[Any], length: int, huge_pages: bool = False) 
     Returns
     -------
     ndarray or None
-        The array, of shape (length,); None if the system has no such arrays or refuses one of this length, for example
-        by a limit of the address space.
+        The array, of shape (length,); None if the system has no such arrays, refuses one of this length, or limits the
+        address space of the process, of which other arrays would lack what is reserved.
 
     Examples
     --------
@@ -45,7 +49,7 @@ def reserved_array(dtype: np.dtype[Any], length: int, huge_pages: bool = False) 
     """
     flag = _NORESERVE.get(sys.platform)
     nbytes = dtype.itemsize * length
-    if flag is None or nbytes == 0:
+    if flag is None or nbytes == 0 or _is_limited():
         return None
     try:
         memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flag)
@@ -57,3 +61,16 @@ def reserved_array(dtype: np.dtype[Any], length: int, huge_pages: bool = False) 
             memory.madvise(mmap.MADV_HUGEPAGE, HUGE_FROM, nbytes - HUGE_FROM)
     # The array keeps the mapping as long as it, or a part of it, exists.
     return np.frombuffer(memory, dtype)
+
+
+def _is_limited() -> bool:
+    """Return whether what is reserved counts against a limit before it is written."""
+    import resource  # which Windows lacks
+
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    if any(limit != resource.RLIM_INFINITY for limit in limits):
+        return True
+    try:
+        return _OVERCOMMIT.read_text().strip() == _STRICT
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dask_elastic.state import reserved_array as reserved_array_module
 from dask_elastic.state import slots as slots_module
 from dask_elastic.state.reserved_array import HUGE_FROM, reserved_array
 from dask_elastic.state.slots import SlotArrays
@@ -175,3 +177,23 @@ def test_reserved_array_is_zero_and_survives_its_parts(huge):
 def test_reserved_array_that_does_not_fit_is_refused():
     assert reserved_array(np.dtype(np.int64), 2**60) is None
     assert reserved_array(np.dtype(np.int64), 0) is None
+
+
+@pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_nothing_is_reserved_where_address_space_is_limited(kind):
+    """A process that reserved most of it would lack it for all else, although most of its memory is free."""
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (2**46 if hard == resource.RLIM_INFINITY else hard, hard))
+    try:
+        assert reserved_array(np.dtype(np.int64), 1 << 20) is None
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+def test_nothing_is_reserved_where_address_space_counts_as_memory(monkeypatch, tmp_path):
+    mode = tmp_path / "overcommit_memory"
+    monkeypatch.setattr(reserved_array_module, "_OVERCOMMIT", mode)
+    mode.write_text("2\n")
+    assert reserved_array(np.dtype(np.int64), 1 << 20) is None
+    mode.write_text("1\n")
+    assert reserved_array(np.dtype(np.int64), 1 << 20) is not None
