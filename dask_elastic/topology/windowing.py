@@ -270,6 +270,11 @@ class Windowing:
         return self.share == "auto" and self.shares and not self.allowed_lateness
 
     @property
+    def separate_if_fixed(self) -> bool:
+        """Whether rows are added to instances where the choice cannot follow the load: slices may cost much more."""
+        return self.changes_sharing and self.emit == "updates"
+
+    @property
     def revised(self) -> bool:
         """Whether results may follow results of the same instance, and have the column `revision`."""
         return self.allowed_lateness > 0 or self.emit == "updates"

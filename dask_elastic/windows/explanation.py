@@ -66,6 +66,8 @@ class WindowExplanation:
         What is measured; None if nothing is yet.
     current : {"slices", "instances"} or None
         What rows are added to now; None for the choice at submit.
+    changes : bool
+        Whether the cost model and `Job.share` may change it while the job runs.
 
     See Also
     --------
@@ -77,6 +79,7 @@ class WindowExplanation:
     plan: WindowPlan | None
     measured: WindowMeasures | None
     current: Partials | None = None
+    changes: bool = True
 
     @property
     def shares(self) -> bool:
@@ -134,8 +137,10 @@ class WindowExplanation:
             lines.append(self._updates())
         if impossible is not None or other >= own:
             return lines
-        if self.windowing.changes_sharing:
-            wanted = "instances" if shares else "slices"
+        wanted = "instances" if shares else "slices"
+        if self.windowing.changes_sharing and not self.changes:
+            lines.append(f"{wanted} would cost less; a compute in the tasks of another one does not change: fuse=False")
+        elif self.windowing.changes_sharing:
             lines.append(f"{wanted} would cost less; Job.share({self.operator!r}, {wanted!r}) changes at once to them")
         else:
             lines.append(f"share={not shares} would cost less; it needs a restart without the state of this compute")
@@ -204,7 +209,11 @@ def _duration(seconds: float) -> str:
 
 
 def explain_windows(
-    operator: str, windowing: Windowing, measured: WindowMeasures | None = None, current: Partials | None = None
+    operator: str,
+    windowing: Windowing,
+    measured: WindowMeasures | None = None,
+    current: Partials | None = None,
+    changes: bool = True,
 ) -> WindowExplanation:
     """Explain the plan of a windowed compute at the measured load.
 
@@ -218,6 +227,8 @@ def explain_windows(
         What is measured of it.
     current : {"slices", "instances"}, optional
         What rows are added to now; by default the choice at submit.
+    changes : bool, optional
+        Whether it may change while the job runs: not in the tasks of another compute.
 
     Returns
     -------
@@ -239,7 +250,7 @@ def explain_windows(
 slices, 400 ns per result of instances; those of counts and sums, since nothing is measured yet
     measured: 100000 rows per second, 0.01 CPU seconds per second, 100 ns per row; 4800000 bytes of partials
     """
-    explanation = WindowExplanation(operator, windowing, None, measured, current)
+    explanation = WindowExplanation(operator, windowing, None, measured, current, changes)
     per_key = explanation.partials_per_key
     if per_key is None:
         return explanation
@@ -251,7 +262,7 @@ slices, 400 ns per result of instances; those of counts and sums, since nothing 
         lookups = found.lookups if found.updates else single_lookups(windowing)
         rows = measured.event_rows or measured.rows
         load = window_load(rows, keys, found.units, found.other, found.corrected, lookups)
-    return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current)
+    return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current, changes)
 
 
 def event_rows(windowing: Windowing, rows: float, instances: float) -> float | None:

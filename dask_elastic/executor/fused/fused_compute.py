@@ -82,6 +82,8 @@ class FusedCompute:
         groups = space.groups
         self._logic = logic = make_logic(operator, self._store, self._session, _is_read(branch), groups)
         self._windows = logic if isinstance(logic, WindowLogic | SessionLogic | CountLogic) else None
+        # Only the first compute of a component changes between slices and instances.
+        self._separate = operator.windowing is not None and operator.windowing.separate_if_fixed
         self._firing: FiringLogic | None
         if isinstance(logic, WindowLogic | SessionLogic):
             self._firing = logic
@@ -163,6 +165,11 @@ class FusedCompute:
         if self._windows is not None:
             # What a state record fires comes before its event time: the results are as late as those of rows before it.
             process = partial(self._windows.process, reached=batch.reached, settled=batch.settled)
+            if self._separate:
+                assert isinstance(self._windows, WindowLogic), "only windows that share slices may cease to"
+                process = partial(
+                    self._windows.process, reached=batch.reached, settled=batch.settled, separate=self._separate
+                )
         elif isinstance(self._logic, FunctionLogic):
             process = partial(self._logic.process, reached=batch.reached)
 

@@ -51,9 +51,12 @@ def _explained(
     current: Partials | None = None
     if status is not None:
         current = "slices" if status.partials == "slices" else "instances"
+    changes = operator == component
+    if not changes and windowing.separate_if_fixed:
+        current = "instances"
     parts = [part for part in described.executors if part.operator == component]
     if not parts:
-        return explain_windows(operator, windowing, None, current)
+        return explain_windows(operator, windowing, None, current, changes)
     rows, busy = sum(part.throughput for part in parts), sum(part.busy for part in parts)
     costs = measured_costs([part.window_measure for part in parts])
     measured = WindowMeasures(
@@ -63,4 +66,4 @@ def _explained(
         costs,
         event_rows(windowing, costs.rows, costs.instances),
     )
-    return explain_windows(operator, windowing, measured, current)
+    return explain_windows(operator, windowing, measured, current, changes)

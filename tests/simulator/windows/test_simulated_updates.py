@@ -76,6 +76,15 @@ class UpdatedScenario(WindowScenario):
         return UpdatedSimulation(**vars(super().continued(first, checkpoint)))
 
 
+@dataclass(frozen=True)
+class UnchangedScenario(UpdatedScenario):
+    """An `UpdatedScenario` with windows whose plan may change, but does not."""
+
+    @property
+    def windowing(self) -> Windowing:
+        return CHANGING[self.seed % len(CHANGING)]
+
+
 @dataclass
 class ChangingSimulation(SharingSimulation, UpdatedSimulation):
     """One simulation; each update has all rows of its instance, whatever its partials are of."""
@@ -133,6 +142,15 @@ def test_open_instances_have_results_with_state_on_disk(monkeypatch, tmp_path):
 def test_open_instances_have_results_in_the_task_of_another_compute(place):
     for seed in range(2):
         UpdatedScenario(seed, place=place).check()
+
+
+def test_updates_in_the_task_of_another_compute_are_of_instances_since_no_change_follows_the_load(monkeypatch):
+    slices, real = [], UpdatedInstances.write
+    monkeypatch.setattr(UpdatedInstances, "write", lambda self, *args: slices.append(1) or real(self, *args))
+    for seed in range(2):
+        happened = UnchangedScenario(seed, place="behind").check().happened()
+        assert happened["updated again"]
+    assert not slices
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
