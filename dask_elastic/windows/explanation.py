@@ -139,7 +139,7 @@ class WindowExplanation:
             return lines
         wanted = "instances" if shares else "slices"
         if self.windowing.changes_sharing and not self.changes:
-            lines.append(f"{wanted} would cost less; a compute in the tasks of another one does not change: fuse=False")
+            lines.append(f"{wanted} would cost less; the plan of this compute does not change while the job runs")
         elif self.windowing.changes_sharing:
             lines.append(f"{wanted} would cost less; Job.share({self.operator!r}, {wanted!r}) changes at once to them")
         else:
@@ -228,7 +228,7 @@ def explain_windows(
     current : {"slices", "instances"}, optional
         What rows are added to now; by default the choice at submit.
     changes : bool, optional
-        Whether it may change while the job runs: not in the tasks of another compute.
+        Whether it may change while the job runs: not in the tasks of another compute, nor if key groups move.
 
     Returns
     -------

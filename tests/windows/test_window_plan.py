@@ -213,7 +213,7 @@ def test_explanation_tells_what_updates_cost():
     assert "50 lookups per row, 2 us each" in str(found)
     assert "instances would cost less; Job.share('loans', 'instances') changes at once to them" in str(found)
     found = explain_windows("loans", updated, WindowMeasures(100.0, 0.1, 1000, measured), "slices", changes=False)
-    assert "instances would cost less; a compute in the tasks of another one does not change: fuse=False" in str(found)
+    assert "instances would cost less; the plan of this compute does not change while the job runs" in str(found)
 
 
 def test_batch_of_one_row_looks_up_the_slices_of_all_instances_of_the_row():

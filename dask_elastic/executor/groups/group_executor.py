@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from dask_elastic.executor.task_queue import Work
 from dask_elastic.meters.group_flows import GroupFlows
 from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS, ShardArrivals
 from dask_elastic.state.shard_owners import NO_OWNER
+from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused, PlanningError, ProtocolError
@@ -76,6 +77,11 @@ class GroupExecutor(ElasticExecutor):
         for group in {*range(self.routes.space.shards)} - {*groups}:
             self.store.revoke(group)
         self._own({*groups})
+
+    def divide_windows(self, computes: Sequence[Compute]) -> None:
+        """Decide whether rows of windows are added to instances, which does not change; called before the start."""
+        windowing = computes[0].windowing
+        self.sharing.change(windowing is not None and windowing.separate_if_fixed, None)
 
     def _own(self, groups: set[int]) -> None:
         """Own some groups. State records are addressed to these; those that leave get their own."""

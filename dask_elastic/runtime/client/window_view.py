@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 
 from dask_elastic.runtime.protocol.job_description import JobDescription, SharingStatus
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.topology.windowing import Windowing
 from dask_elastic.windows.explanation import WindowExplanation, WindowMeasures, event_rows, explain_windows
 from dask_elastic.windows.unit_costs import measured_costs
@@ -51,7 +52,7 @@ def _explained(
     current: Partials | None = None
     if status is not None:
         current = "slices" if status.partials == "slices" else "instances"
-    changes = operator == component
+    changes = operator == component and described.paradigm != RESOURCE
     if not changes and windowing.separate_if_fixed:
         current = "instances"
     parts = [part for part in described.executors if part.operator == component]

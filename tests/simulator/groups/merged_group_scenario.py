@@ -12,9 +12,11 @@ from group_scenario import WithGroups
 from join_scenario import JoinScenario
 from session_scenario import SessionScenario
 from spread_checkpoint import placed, spread
+from window_job import TIME
 from window_scenario import WindowScenario
 
 from dask_elastic.simulator import Placement, SimulatedCheckpoint
+from dask_elastic.topology.windowing import EventWindow, Windowing
 
 
 class OneSink(WithGroups):
@@ -46,6 +48,16 @@ class OneSink(WithGroups):
 @dataclass(frozen=True)
 class WindowGroups(OneSink, WindowScenario):
     """Windows of all kinds."""
+
+
+@dataclass(frozen=True)
+class UpdatedGroups(OneSink, WindowScenario):
+    """Windows that share slices unless the choice is fixed, with updates."""
+
+    @property
+    def windowing(self) -> Windowing:
+        windows = ((EventWindow(0, 30, 10),), (EventWindow(3, 40, 10),), (EventWindow(0, 8, 2), EventWindow(0, 60, 20)))
+        return Windowing(windows[self.seed % len(windows)], (TIME,), emit="updates")
 
 
 @dataclass(frozen=True)
