@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dask_elastic.state.changes.fitting import fit_of_elements, fit_of_values
 from dask_elastic.state.changes.undo_log import UndoLog
@@ -180,6 +181,7 @@ class _ValueCells:
         self._count = count
         self._values: list[Any] | None = None
         self._is_object = column.kind.type is object
+        self._is_mutable = self._is_object or pa.types.is_nested(column.kind.type)
         self._fit = fit_of_values(column.kind.type, column.name)
         self._in_event_time = column.kind.ttl_clock == "event"
         self._new: dict[int, Any] = {}
@@ -187,7 +189,7 @@ class _ValueCells:
 
     def get(self, position: int) -> Any:
         value = self._present(position)
-        return private_copy(value) if self._is_object else value
+        return private_copy(value) if self._is_mutable else value
 
     def _present(self, position: int) -> Any:
         if self._in_event_time and self._until_of(position) <= self._column.times.seen:

@@ -218,3 +218,20 @@ def test_wrong_number_of_values_is_no_failure_of_a_row(on_error):
     table = pa.table({"key": ["a", "a"], "value": [1, 2]})
     with pytest.raises(StateError, match="operator 'changes': state value 'last': 2 values for 1 keys"):
         results(logic, table, 2, on_error=on_error)
+
+
+@de.per_row
+def append_then_fail(row, state):
+    values = state["values"] or []
+    values.append(row["value"])
+    if row["value"] < 0:
+        raise ValueError("negative")
+    state["values"] = values
+
+
+def test_changes_of_a_list_that_is_a_value_are_undone():
+    topology = de.Topology("nested")
+    rows = topology.source("rows", de.sources.Arrow(pa.table({"key": ["a"] * 4, "value": [1, -2, 3, 4]})))
+    rows.key_by("key").compute(append_then_fail, state={"values": pa.list_(pa.int64())}, name="kept")
+    [found] = run(topology, on_error="skip").state["kept"].to_pylist()
+    assert found == {"key": "a", "values": [1, 3, 4]}
