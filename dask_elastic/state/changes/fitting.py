@@ -26,8 +26,8 @@ _INTEGERS = {
     )
     for kind, bits in zip(kinds, (8, 16, 32, 64), strict=True)
 }
+_LOCAL_TIME = pa.timestamp("us")
 _PLAIN = {
-    pa.float32(): float,
     pa.float64(): float,
     pa.bool_(): bool,
     pa.string(): str,
@@ -76,6 +76,9 @@ def _fit(kind: Element, name: str, null: Fit) -> Fit:
             return value if type(value) is int and least <= value <= most else converted(value)
 
         return integer
+    if kind == _LOCAL_TIME:
+        # Python's times have microseconds, too, and the years of all of them fit.
+        return lambda value: value if type(value) is datetime.datetime and value.tzinfo is None else converted(value)
     plain = _PLAIN.get(kind)
 
     def other(value: Any) -> Any:
