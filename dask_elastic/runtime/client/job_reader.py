@@ -310,7 +310,7 @@ class JobReader(JobMeasures):
         >>> with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as client:
         ...     decision = de.submit(topology, client, cores={"per_letter": 1}).plan()
         >>> decision.changes, decision.moved_bytes
-        ((), 0)
+        ((), 0.0)
         """
         if not dry_run:
             raise PlanningError(

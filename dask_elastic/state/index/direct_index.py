@@ -31,6 +31,7 @@ class DirectIndex:
 
     Examples
     --------
+    >>> from dask_elastic.state.index import NumpyIndex
     >>> index = DirectIndex(NumpyIndex())
     >>> index.insert(np.array([7, 2**63 + 9], dtype=np.uint64), np.array([0, 1]))
     >>> index.lookup(np.array([2**63 + 9, 8], dtype=np.uint64)).tolist()
