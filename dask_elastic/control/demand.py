@@ -266,7 +266,7 @@ class JobModel:
         excess = [
             max(0.0, backlog_seconds(executor) - self._settings.backlog)
             * (executor.service_rate or 0.0)
-            * executor.total_cores
+            * executor.working_cores
             for executor in executors
         ]
         return np.array(excess, dtype=np.float64) / self._settings.drain_within

@@ -11,6 +11,9 @@ Method
     prediction and the one for unbound threads, and that difference is well above the noise. For one more core on a node
     that has all of the executor's cores this means: throughput rises by less than a fifth of what one core did. Perfect
     scaling from k to k + 1 cores never counts as bound, for any k, nor do cores that were added on new nodes only.
+
+    An executor that gathers its shards on some of its tasks (`dask_elastic.planning.gathering`) has measured that more
+    cores of a node make it slower. That is a result, too, as long as the executor says so.
 Not done
     Executors of different operators that share the GIL of one node.
 """
@@ -86,6 +89,8 @@ class GilBound:
         self._settings = settings
         self._experiments: dict[JobKey, dict[ExecutorId, _Experiment]] = {}
         self._findings: dict[tuple[JobKey, str], _Finding] = {}
+        # Those that executors have measured themselves.
+        self._reported: set[tuple[JobKey, str]] = set()
 
     def observe(self, snapshot: Snapshot) -> None:
         """Add the measurements of a snapshot; call this once per snapshot.
@@ -109,6 +114,19 @@ class GilBound:
             for executor in job.executors:
                 cores = {addresses[node]: count for node, count in executor.cores.items()}
                 self._watch(of, known, executor, cores, snapshot.now)
+        self._take_reports(snapshot)
+
+    def _take_reports(self, snapshot: Snapshot) -> None:
+        reported: dict[tuple[JobKey, str], int] = {}
+        for job in snapshot.jobs:
+            for executor in job.executors:
+                if executor.enough_cores is not None:
+                    key = job_key(job), executor.executor.component
+                    reported[key] = max(reported.get(key, 0), executor.enough_cores)
+        for key in self._reported - reported.keys():
+            self._findings.pop(key, None)
+        self._findings |= {key: _Finding(snapshot.now, most) for key, most in reported.items()}
+        self._reported = set(reported)
 
     def operators(self, job: JobSnapshot) -> tuple[str, ...]:
         """Return the GIL-bound operators of a job, in alphabetical order.

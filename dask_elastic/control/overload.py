@@ -31,7 +31,7 @@ def utilisation(executor: ExecutorSnapshot) -> float:
     >>> utilisation(ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 2}, 900.0, 600.0, throughput=900.0))
     0.75
     """
-    capacity = (executor.service_rate or 0.0) * executor.total_cores
+    capacity = (executor.service_rate or 0.0) * executor.working_cores
     return executor.throughput / capacity if capacity > 0 else 0.0
 
 
@@ -48,7 +48,7 @@ def backlog_seconds(executor: ExecutorSnapshot) -> float:
     float
         Seconds.
     """
-    capacity = (executor.service_rate or 0.0) * executor.total_cores
+    capacity = (executor.service_rate or 0.0) * executor.working_cores
     return executor.queue / capacity if capacity > 0 else 0.0
 
 
@@ -69,7 +69,7 @@ def overloaded(executor: ExecutorSnapshot, settings: ControlSettings, before: bo
     bool
         Whether it is overloaded.
     """
-    capacity = (executor.service_rate or 0.0) * executor.total_cores
+    capacity = (executor.service_rate or 0.0) * executor.working_cores
     if capacity <= 0 or executor.throughput / capacity < settings.saturation:
         return False
     return executor.queue / capacity >= (settings.backlog / 2 if before else settings.backlog)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -18,6 +18,7 @@ from dask_elastic.executor.task_queue import StopItem
 from dask_elastic.executor.task_status import TaskEvent, TaskStatus
 from dask_elastic.migration.move_work import MOST_PAUSE, MOVE_SECONDS
 from dask_elastic.planning.balance import balance
+from dask_elastic.planning.gathering import Gathering, Saturation
 from dask_elastic.planning.light_load import LightLoad
 from dask_elastic.vocab.errors import PlanningError
 
@@ -51,11 +52,15 @@ class Cores:
         What bounds the pending queue of a remote task.
     light_load : float
         Busy cores up to which tasks on other nodes get no shards, as long as there is a task at home.
+    gathering : Gathering, optional
+        Decides over how many tasks of a node the shards are spread; by default over all.
 
     Attributes
     ----------
     light : LightLoad
         Whether the shards belong at home.
+    gathering : Gathering or None
+        Over how many tasks of a node the shards are spread; None for all.
     lost_nodes : set of int
         Nodes that are lost and have not returned.
     steady_seconds : callable
@@ -70,6 +75,7 @@ class Cores:
         threshold: float = 1.2,
         pending_bytes: int = PENDING_BYTES,
         light_load: float = 0.0,
+        gathering: Gathering | None = None,
     ):
         self.routes = routes
         self.moves = moves
@@ -77,13 +83,14 @@ class Cores:
         self.threshold = threshold
         self.pending_bytes = pending_bytes
         self.light = LightLoad(light_load, at_home=all(task.at_home for task in routes.tasks.values()))
+        self.gathering = gathering
         self.lost_nodes: set[int] = set()
         self.steady_seconds: Callable[[float], float] = lambda now: 0.0
         self._next = max(routes.tasks) + 1
         self._planned: deque[tuple[int, int]] = deque()
         self._filling = False
-        # Whether new tasks on other nodes wait for more load.
-        self._holds = False
+        # Active tasks that got no shards when the loads were last balanced.
+        self._held: frozenset[int] = frozenset()
         # Shards that were moved by a command, and to which task.
         self._commanded: dict[int, int] = {}
 
@@ -97,10 +104,42 @@ class Cores:
         """The active tasks that may get shards: only those at home, if there are any, while the load is light.
 
         Rows of a remote task cross the network twice. That costs more than it relieves the home of, if these rows keep
-        a small part of a core busy.
+        a small part of a core busy. Of the tasks of a node some may be enough, see `Gathering`: those that will have
+        the most shards.
         """
         active = self.active
-        return [task for task in active if task.at_home] or active if self.light.at_home else active
+        takers = [task for task in active if task.at_home] or active if self.light.at_home else active
+        most = None if self.gathering is None else self.gathering.most
+        if most is None or len(takers) <= most:
+            return takers
+        shards = Counter(self._owners_to_be().tolist())
+        places: Counter[int] = Counter()
+        chosen = set()
+        for task in sorted(takers, key=lambda task: (-shards[task.number], task.number)):
+            places[task.node] += 1
+            if places[task.node] <= most:
+                chosen.add(task.number)
+        return [task for task in takers if task.number in chosen]
+
+    def look_at_tasks(self, rows: int, computing: float | None, now: float) -> None:
+        """Take note of what the tasks have done; see `Gathering.look`.
+
+        Parameters
+        ----------
+        rows : int
+            Rows processed so far.
+        computing : float or None
+            Share of its busy time for which a task at home kept a processor busy; None if that was not measured.
+        now : float
+            The time in seconds.
+        """
+        takers = [task for task in self.takers if task.at_home]
+        if takers and self.gathering is not None:
+            tasks = max(self.by_node().values())
+            waiting = all(task.queue.rows for task in takers)
+            busy = sum(task.busy.per_second(now) for task in takers) / len(takers)
+            moving = bool(self.moves.in_progress or self._strays(self._owners_to_be()))
+            self.gathering.look(Saturation(rows, tasks, waiting, busy, computing, moving, now))
 
     def look(self, load: float | None, now: float) -> None:
         """Take note of the executor's load; see `LightLoad.look`. Without a task at home no shard can return."""
@@ -193,19 +232,19 @@ class Cores:
         list of Instruction
             What the driver carries out.
         """
-        active = self.takers
-        # Tasks that had to wait for more load are new ones.
-        worthwhile &= not (self._holds and len(active) == len(self.active))
-        self._holds = len(active) < len(self.active)
+        takers = self.takers
+        numbers = [task.number for task in takers]
+        # Tasks that had to wait for shards are new ones.
+        worthwhile &= self._held.isdisjoint(numbers)
+        self._held = frozenset(task.number for task in self.active).difference(numbers)
         owner = self._owners_to_be()
-        if homeward := self._homeward(loads, owner):
-            self._planned, self._filling = deque(homeward), True
+        if gathered := self._gathered(loads, owner, takers):
+            self._planned, self._filling = deque(gathered), True
             return self.proceed(now)
-        numbers = [task.number for task in active]
         movable = np.isin(owner, numbers)
-        if len(active) < 2 or not movable.any():
+        if len(takers) < 2 or not movable.any():
             return []
-        node_of_task = {task.number: task.node for task in active}
+        node_of_task = {task.number: task.node for task in takers}
         shards = np.flatnonzero(movable)
         work = loads[shards]
         # The plan for new tasks is carried out to its end.
@@ -234,26 +273,33 @@ class Cores:
             owner[shard] = target
         return owner
 
-    def _homeward(self, loads: np.ndarray, owner: np.ndarray) -> list[tuple[int, int]]:
-        """Return the moves that bring the shards home while the load is light, except those moved by a command."""
-        if not self.light.at_home:
+    def _gathered(self, loads: np.ndarray, owner: np.ndarray, takers: list[Task]) -> list[tuple[int, int]]:
+        """Return the moves that bring the shards to the tasks that are to have them: a shard stays on its node."""
+        strays = self._strays(owner)
+        if not strays:
             return []
-        load = {task.number: float(loads[owner == task.number].sum()) for task in self.active if task.at_home}
-        if not load:
-            return []
+        load = {task.number: float(loads[owner == task.number].sum()) for task in takers}
         moves = []
-        for shard in sorted(self._shards_away(owner), key=lambda shard: (-loads[shard], shard)):
-            target = min(load, key=lambda number: (load[number], number))
+        for shard in sorted(strays, key=lambda shard: (-loads[shard], shard)):
+            node = self.routes.tasks[int(owner[shard])].node
+            target = min(takers, key=lambda task: (task.node != node, load[task.number], task.number)).number
             load[target] += max(float(loads[shard]), 1e-9)
             moves.append((shard, target))
         return moves
 
+    def _strays(self, owner: np.ndarray) -> list[int]:
+        """Return the shards of active tasks that are to have none, except those moved there by a command."""
+        takers = {task.number for task in self.takers}
+        return self._shards_of(owner, [task.number for task in self.active if task.number not in takers])
+
     def _shards_away(self, owner: np.ndarray) -> list[int]:
         """Return the shards of active tasks on other nodes, except those moved there by a command."""
-        away = [task.number for task in self.active if not task.at_home]
-        if not away:
+        return self._shards_of(owner, [task.number for task in self.active if not task.at_home])
+
+    def _shards_of(self, owner: np.ndarray, tasks: list[int]) -> list[int]:
+        if not tasks:
             return []
-        return [s for s in np.flatnonzero(np.isin(owner, away)).tolist() if self._commanded.get(s) != owner[s]]
+        return [s for s in np.flatnonzero(np.isin(owner, tasks)).tolist() if self._commanded.get(s) != owner[s]]
 
     def command_move(self, shard: int, target: int, now: float) -> list[Instruction]:
         """Begin the move of a shard that a command requests; a light load does not bring the shard home again.

@@ -43,7 +43,16 @@ class ChangeSharing(SharedMethods):
 
 
 class BalanceDue(SharedMethods):
-    """The shards are due to be balanced over the tasks."""
+    """The shards are due to be balanced over the tasks.
+
+    Parameters
+    ----------
+    computing : float or None
+        Share of their busy time for which the tasks at home kept a processor busy since the last such event; None if
+        that was not measured.
+    """
+
+    computing: float | None = None
 
 
 class ClockTicked(SharedMethods):

@@ -342,7 +342,8 @@ class ElasticExecutor(ExecutorParts):
 
     def _handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         match event:
-            case events.BalanceDue():
+            case events.BalanceDue(computing):
+                self.cores.look_at_tasks(self.measures.rows, computing, now)
                 loads = self._looked(now)
                 return self.cores.drain(loads, now) + self.cores.balance(loads, now)
             case events.LabelBack(task, shard):

@@ -22,9 +22,10 @@ from dask_elastic.executor.piece import Piece, Receipt, sorted_block
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
-from dask_elastic.executor.task import first_tasks
+from dask_elastic.executor.task import first_takers, first_tasks
 from dask_elastic.executor.windows.row_sides import row_sides
 from dask_elastic.migration.strategy import DIVIDING
+from dask_elastic.planning.gathering import Gathering
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
 from dask_elastic.topology.operators import Compute
@@ -68,12 +69,15 @@ class ExecutorParts:
         self.lock = make_lock()
         # A store without keys is false.
         self.store = PrimaryState(space.shards, space.shard_of, make_lock) if store is None else store
-        self.routes = Routes(space, first_tasks(home, cores, self.limits.pending_bytes))
+        tasks = first_tasks(home, cores, self.limits.pending_bytes)
+        gathering = Gathering(self.limits.first_takers) if self.limits.gathers else None
+        self.routes = Routes(space, tasks, first_takers(tasks, None if gathering is None else gathering.most))
         self.cuts = Cuts()
         self.moves = Moves(self.routes, self.store, self.limits.patience, self.limits.migration, self.cuts)
         self.cores = Cores(
-            self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes, self.limits.light_load
-        )
+            self.routes, self.moves, home, self.limits.threshold, self.limits.pending_bytes, self.limits.light_load,
+            gathering,
+        )  # fmt: skip
         self.recovery = Recovery(identity, self.routes)
         self.measures = Measures(space.shards)
         self.cores.steady_seconds = lambda now: self.measures.steady_seconds(now)
@@ -190,6 +194,7 @@ class ExecutorParts:
                 separate=self.sharing.planned,
                 computes=computes,
                 hop=sum(hops) / len(hops) if hops else None,
+                enough_cores=None if self.cores.gathering is None else self.cores.gathering.proven(now),
             )
 
     def finished_moves(self) -> list[MoveRecord]:

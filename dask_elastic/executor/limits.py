@@ -40,6 +40,10 @@ class ExecutorLimits:
         Bound of a remote task's pending queue, which requests a flush when it is half full.
     light_load : float
         Busy cores up to which an executor with a task at home gives no shards to tasks on other nodes.
+    gathers : bool
+        Whether shards gather on some of the tasks of each node if that is faster, see `Gathering`.
+    first_takers : int or None
+        Tasks of each node that get shards in the beginning; None for all.
     migration : str
         How shards move between nodes, one of `migration.strategy.STRATEGIES`.
     """
@@ -52,6 +56,8 @@ class ExecutorLimits:
     brief_time: float = BRIEF_SECONDS
     pending_bytes: int = PENDING_BYTES
     light_load: float = 0.0
+    gathers: bool = False
+    first_takers: int | None = None
     migration: str = "labelled"
 
     def allows(self, cost: InlineCost, rows: int, haste: Haste) -> bool:

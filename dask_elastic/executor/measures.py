@@ -111,6 +111,8 @@ class ExecutorMeasure:
         Busy seconds per second that the rows which arrive for each key group require; None where groups do not move.
     flows : tuple of GroupFlow
         Traffic from its key groups to those of other operators, where groups move.
+    enough_cores : int or None
+        Cores of each node that are known to be as fast as any more, see `Gathering.proven`.
     """
 
     executor: ExecutorId
@@ -150,6 +152,7 @@ class ExecutorMeasure:
     hop: float | None = None
     arriving_load: NDArray[np.float64] | None = None
     flows: tuple[GroupFlow, ...] = ()
+    enough_cores: int | None = None
 
 
 class Measures:

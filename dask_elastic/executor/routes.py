@@ -34,7 +34,9 @@ class Routes:
     space : KeySpace
         The component's key space.
     tasks : iterable of Task
-        The first tasks; the shards are assigned to them round-robin.
+        The first tasks.
+    takers : iterable of int, optional
+        Those to which the shards are assigned, round-robin; by default all.
 
     Attributes
     ----------
@@ -45,10 +47,10 @@ class Routes:
         The shards whose windows two tasks have. The table has them as paused, so that their rows come here.
     """
 
-    def __init__(self, space: KeySpace, tasks: Iterable[Task]):
+    def __init__(self, space: KeySpace, tasks: Iterable[Task], takers: Iterable[int] | None = None):
         self.space = space
         self.tasks = {task.number: task for task in tasks}
-        self.table = ShardTable.initial(space.shards, self.tasks)
+        self.table = ShardTable.initial(space.shards, self.tasks if takers is None else takers)
         self.waiting: dict[int, deque[Piece]] = {}
         self.sub_batches = 0
         self.shared = SharedShards()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.task_queue import TaskQueue, Work
@@ -133,3 +133,11 @@ def first_tasks(home: int, cores: Mapping[int, int], pending_bytes: int) -> list
     nodes = sorted((node for node in cores if cores[node]), key=lambda node: (node != home, node))
     places = [node for node in nodes for _ in range(cores[node])] or [home]
     return [Task(number, node, node == home, pending_bytes) for number, node in enumerate(places)]
+
+
+def first_takers(tasks: Iterable[Task], most: int | None) -> list[int]:
+    """Return the numbers of the tasks that get shards in the beginning: so many of each node at most, None for all."""
+    found: dict[int, list[int]] = {}
+    for task in tasks:
+        found.setdefault(task.node, []).append(task.number)
+    return [number for numbers in found.values() for number in numbers[:most]]

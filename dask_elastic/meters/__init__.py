@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dask_elastic.meters.batch_cost import BatchCost
 from dask_elastic.meters.brief_work import BriefWork
+from dask_elastic.meters.computing_share import ComputingShare
 from dask_elastic.meters.counter_rate import CounterRate
 from dask_elastic.meters.departures import Departures
 from dask_elastic.meters.edge_rows import EdgeRows
@@ -31,6 +32,7 @@ from dask_elastic.meters.shard_load import ShardLoad
 __all__ = [
     "BatchCost",
     "BriefWork",
+    "ComputingShare",
     "CounterRate",
     "Departures",
     "EdgeRows",

@@ -143,6 +143,13 @@ class Component:
         return (self.operator, *self.fused) if isinstance(self.operator, Compute) else ()
 
     @property
+    def aggregates_only(self) -> bool:
+        """Whether its tasks run aggregates and nothing else, neither functions nor joins nor stateless operators."""
+        return 0 < len(self.computes) == len(self.operators) and all(
+            one.aggregates is not None for one in self.computes
+        )
+
+    @property
     def clocks(self) -> frozenset[Clock]:
         """The clocks of the timers and windows of its computes."""
         return frozenset(clock for compute in self.computes for clock in compute.clocks)

@@ -129,6 +129,8 @@ class ExecutorSnapshot:
         Its inputs by upstream instance, heaviest first; with many instances only the heaviest ones.
     hop : float or None
         Seconds of a round trip between its home and its tasks on other nodes; None without any.
+    enough_cores : int or None
+        Cores of each node that it has measured to be as fast as any more; None if that is not known.
     shard_load : array of float, optional
         Busy seconds per second of each shard; of each key group where these move, what arriving rows require.
     shard_bytes : array of float, optional
@@ -166,6 +168,7 @@ class ExecutorSnapshot:
     event_time: int | None = None
     traffic: tuple[Traffic, ...] = ()
     hop: float | None = None
+    enough_cores: int | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
     shard_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     flows: tuple[GroupFlow, ...] = field(default=(), repr=False)
@@ -182,6 +185,12 @@ class ExecutorSnapshot:
             raise PlanningError(f"{self.executor}: cores are {dict(self.cores)}; omit nodes without cores.")
         # A decision reads this many times, and a cached property of Python 3.11 takes a lock.
         object.__setattr__(self, "total_cores", sum(self.cores.values()))
+
+    @property
+    def working_cores(self) -> int:
+        """Cores without those that do not speed it up."""
+        most = self.enough_cores
+        return self.total_cores if most is None else sum(min(count, most) for count in self.cores.values())
 
     @cached_property
     def heaviest_shard(self) -> float:

@@ -50,9 +50,9 @@ def submit(
         What the control loop aims at: ``latency_target``, ``planner``, ``placement``,
         ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``light_load``,
-        ``flush_interval``, ``channel_window``, ``migration``, ``watermark_interval``, ``idle_timeout``,
-        ``report_interval``, ``stall_after``. The configuration page explains them. Defaults come from the Dask
-        configuration under ``elastic``.
+        ``gather_shards``, ``flush_interval``, ``channel_window``, ``migration``, ``watermark_interval``,
+        ``idle_timeout``, ``report_interval``, ``stall_after``. The configuration page explains them. Defaults come from
+        the Dask configuration under ``elastic``.
 
     Returns
     -------

@@ -48,6 +48,7 @@ OPTIONS = (
     Option("channel_window", Size()),
     Option("balance_threshold", Amount(least=1)),
     Option("light_load", Amount(positive=False, least=0)),
+    Option("gather_shards", Flag()),
     Option("checkpoint", Folder(), optional=True),
     Option("checkpoint_interval", Duration()),
     Option("checkpoint_keep", Count()),

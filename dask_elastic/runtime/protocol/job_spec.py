@@ -48,6 +48,8 @@ class JobOptions(SharedMethods):
         Ratio of the largest to the mean task load above which shards move.
     light_load : float
         Busy cores of an executor up to which its shards stay at its home, or return there.
+    gather_shards : bool
+        Whether the shards of an executor gather on some of its tasks on a worker if that is faster.
     flush_interval : float
         Seconds between two flushes of a remote task's state.
     channel_window : int
@@ -113,6 +115,7 @@ class JobOptions(SharedMethods):
     state_store: str = "memory"
     state_memory: float = 0.4
     placement: str = "spread"
+    gather_shards: bool = True
     migration: str = "labelled"
     migration_of: dict[str, str] = field(default_factory=dict)
 

@@ -76,6 +76,8 @@ class ExecutorReport:
         The share of time, from 0 to 1, in which outputs waited for credit.
     hop : float or None
         Seconds of a round trip to its remote tasks; None without any.
+    enough_cores : int or None
+        Cores of each node that are known to be as fast as any more; None if that is not known.
     """
 
     operator: str
@@ -111,6 +113,7 @@ class ExecutorReport:
     separate: bool = False
     computes: tuple[ComputeMeasure, ...] = ()
     hop: float | None = None
+    enough_cores: int | None = None
 
     @property
     def window_measure(self) -> PartMeasure:

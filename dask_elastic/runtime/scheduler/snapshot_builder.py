@@ -192,6 +192,7 @@ def _executor(
         bytes_out=measure.bytes_out,
         sojourn=measure.sojourn if fresh else None,
         hop=measure.hop if fresh else None,
+        enough_cores=measure.enough_cores if fresh else None,
         entry=entry,
         pinned=key in view.pinned or (fresh is None and known is not None),
         moves=measure.moves,

@@ -21,7 +21,7 @@ from dask_elastic.executor.limits import Haste
 from dask_elastic.executor.point_query import find_key
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
-from dask_elastic.meters import BriefWork
+from dask_elastic.meters import BriefWork, ComputingShare
 from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
@@ -101,6 +101,7 @@ class ExecutorThreads:
         # The clock fires nothing after checkpoint `_halts` has begun, until `_continued` is at least that number.
         self._halts = self._continued = 0
         self._brief_work = BriefWork()
+        self._computing = ComputingShare()
         self._flushes: dict[int, threading.Event] = {}
         self._tokens = iter(range(1, 2**62))
         self._aborted = threading.Event()
@@ -177,6 +178,10 @@ class ExecutorThreads:
     def handle(self, event: events.Event) -> None:
         """Let the executor handle an event."""
         run(self.driver.handle(event))
+
+    def balance(self) -> None:
+        """Balance the shards over the tasks."""
+        run(self.driver.handle(events.BalanceDue(self._computing.take())))
 
     def set_cores(self, change: int, cores: dict[int, int]) -> None:
         """Change the executor's cores; see `ExecutorDriver.set_cores`."""
@@ -262,7 +267,7 @@ class ExecutorThreads:
 
     def process(self, processor: Processor, batch: Batch) -> tuple[list[Delivery], float]:
         """Process a batch."""
-        return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch))
+        return TURNS.run(self._brief_work, batch.rows.num_rows, lambda: processor.process(batch), self._computing)
 
     def send(self, node: int, message: m.ToRemote) -> bool:
         """Send a message to a remote task."""

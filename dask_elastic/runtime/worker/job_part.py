@@ -425,7 +425,7 @@ class JobPart:
     def balance_due(self) -> None:
         """Balance every executor at home here, if the paradigm lets its cores change."""
         for home in list(self.homes.values()) if self.spec.options.paradigm == ELASTIC else ():
-            home.handle(events.BalanceDue())
+            home.balance()
 
     def flush_due(self) -> None:
         """Let remote tasks here send their dirty state home."""

@@ -104,6 +104,7 @@ def _executor(measure: ExecutorMeasure, backpressured: float) -> ExecutorReport:
         separate=measure.separate,
         computes=measure.computes,
         hop=measure.hop,
+        enough_cores=measure.enough_cores,
     )
 
 

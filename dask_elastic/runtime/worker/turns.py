@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from dask_elastic.meters import BriefWork
+from dask_elastic.meters import BriefWork, ComputingShare
 from dask_elastic.meters.brief_work import BRIEF_SECONDS
 
 T = TypeVar("T")
@@ -57,7 +57,9 @@ class Turns:
         finally:
             thread.may_wait = before
 
-    def run(self, work: BriefWork, rows: int, act: Callable[[], T]) -> tuple[T, float]:
+    def run(
+        self, work: BriefWork, rows: int, act: Callable[[], T], share: ComputingShare | None = None
+    ) -> tuple[T, float]:
         """Process a batch; if it is expected to be brief, in turn with the brief batches of other threads.
 
         Parameters
@@ -68,6 +70,8 @@ class Turns:
             The number of rows.
         act : callable
             Processes the batch. What it does may have turns of its own: they are part of this one.
+        share : ComputingShare, optional
+            Takes for how long the batch kept a processor busy.
 
         Returns
         -------
@@ -78,12 +82,17 @@ class Turns:
         """
         clock, thread = time.perf_counter, self._thread
         if thread.is_at_work or not work.expects(rows):
+            measured = None if share is None or not share.measures(rows) else share
+            began_cpu = time.thread_time() if measured is not None else 0.0
             began = clock()
             result = act()
-            return result, clock() - began
+            busy = clock() - began
+            if measured is not None:
+                measured.add(busy, time.thread_time() - began_cpu)
+            return result, busy
         has_turn = self._wait() if thread.may_wait else self._lock.acquire(blocking=False)
         thread.is_at_work = True
-        began_cpu = time.thread_time() if has_turn and work.measures() else None
+        began_turn = time.thread_time() if has_turn and work.measures() else None
         began = clock()
         try:
             result = act()
@@ -92,8 +101,11 @@ class Turns:
             if has_turn:
                 self._lock.release()
         busy = clock() - began
-        if began_cpu is not None:
-            work.add(busy, time.thread_time() - began_cpu)
+        if began_turn is not None:
+            cpu = time.thread_time() - began_turn
+            work.add(busy, cpu)
+            if share is not None:
+                share.add(busy, cpu)
         elif has_turn and busy > BRIEF_SECONDS:
             work.add(busy, busy)
         return result, busy

@@ -19,6 +19,7 @@ from dask_elastic.executor.union_types import union_types
 from dask_elastic.executor.windows.cells import grid_of
 from dask_elastic.meters import EdgeRows, FunctionCosts
 from dask_elastic.migration.strategy import LABELLED
+from dask_elastic.runtime.protocol.job_spec import ELASTIC
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.groups.group_threads import GroupReports, GroupThreads
@@ -130,6 +131,8 @@ class ExecutorFactory:
             options.inbox_time,
             options.balance_threshold,
             light_load=options.light_load,
+            gathers=options.gather_shards and options.paradigm == ELASTIC,
+            first_takers=1 if component.aggregates_only else None,
             migration=LABELLED if table is not None else options.strategy(identity.component),
         )
         inputs = spec.inputs_of(identity.component)
