@@ -343,9 +343,7 @@ class ElasticExecutor(ExecutorParts):
     def _handle(self, event: events.Event, now: float) -> list[do.Instruction]:
         match event:
             case events.BalanceDue(computing):
-                self.cores.look_at_tasks(self.measures.rows, computing, now)
-                loads = self._looked(now)
-                return self.cores.drain(loads, now) + self.cores.balance(loads, now)
+                return self._balance(computing, now)
             case events.LabelBack(task, shard):
                 return self.moves.label_returned(task, shard, now) + self._proceed(now)
             case events.StateInstalled(shard, task):

@@ -14,6 +14,7 @@ from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA, Gr
 from dask_elastic.executor.control_records.watermarks import Watermarks
 from dask_elastic.executor.cores import Cores
 from dask_elastic.executor.flushes import Flushes
+from dask_elastic.executor.instructions import Instruction
 from dask_elastic.executor.limits import ExecutorLimits
 from dask_elastic.executor.link import Links
 from dask_elastic.executor.measures import ExecutorMeasure, Measures
@@ -132,6 +133,11 @@ class ExecutorParts:
             # Nothing arrives any more: where its shards are does not matter.
             self.cores.look(self._lasting_load(), now)
         return loads
+
+    def _balance(self, computing: float | None, now: float) -> list[Instruction]:
+        self.cores.look_at_tasks(self.measures.rows, computing, now)
+        loads = self._looked(now)
+        return self.cores.drain(loads, now) + self.cores.balance(loads, now)
 
     def _lasting_load(self) -> float | None:
         return self.measures.lasting_load(self._pending_rows - self.routes.record_rows)
