@@ -170,3 +170,38 @@ def test_node_renumbering_is_no_change_of_cores():
     bench = Bench(locked(1)).hold({1: 1}, 4)
     bench.hold({0: 1}, 4, nodes=NODES[1:])
     assert bench.hold({0: 2}, 5, nodes=NODES[1:]).most == 1
+
+
+def reported(bound, now, enough, component="op"):
+    """Observe two executors of an operator, which say how many cores of a node are enough for each."""
+    executors = tuple(
+        ExecutorSnapshot(ExecutorId(component, index), 0, {0: 2}, RATE, RATE, RATE, enough_cores=cores)
+        for index, cores in enumerate(enough)
+    )
+    job = JobSnapshot("job", 1, executors)
+    bound.observe(Snapshot(now, NODES, (job,)))
+    return bound.most(job, component)
+
+
+@pytest.mark.parametrize(("enough", "most"), [((1, None), 1), ((1, 2), 2), ((None, None), None)])
+def test_what_executors_have_measured_themselves_is_a_result(enough, most):
+    assert reported(GilBound(ControlSettings()), 1.0, enough) == most
+
+
+def test_result_of_executors_ends_when_they_take_it_back():
+    bound = GilBound(ControlSettings())
+    assert reported(bound, 1.0, (1, 1)) == 1
+    assert reported(bound, 2.0, (None, 1)) == 1
+    assert reported(bound, 3.0, (None, None)) is None
+
+
+def test_result_of_executors_lasts_as_long_as_they_say_so():
+    bound = GilBound(ControlSettings(bound_for=10.0))
+    assert [reported(bound, float(now), (1,)) for now in range(1, 60, 5)] == [1] * 12
+
+
+def test_result_of_an_experiment_outlasts_what_other_executors_take_back():
+    bench = Bench(locked(1)).hold({0: 1}, 3).hold({0: 2}, 5)
+    assert reported(bench.bound, bench.now + 1, (1,), "other") == 1
+    assert reported(bench.bound, bench.now + 2, (None,), "other") is None
+    assert bench.most == 1

@@ -45,3 +45,12 @@ def test_heaviest_shard_is_a_fraction_of_the_load():
     assert executor().heaviest_shard == 0
     assert executor(shard_load=np.zeros(4)).heaviest_shard == 0
     assert executor(shard_load=np.array([0.5, 1.0, 0.5])).heaviest_shard == 0.5
+
+
+def test_cores_that_do_not_speed_an_executor_up_are_no_capacity():
+    idle = {"cores": {0: 2, 1: 1}, "enough_cores": 1}
+    assert executor(1900, **idle).working_cores == 2
+    assert utilisation(executor(1900, **idle)) == pytest.approx(0.95)
+    assert backlog_seconds(executor(1900, queue=200, **idle)) == pytest.approx(0.1)
+    assert overloaded(executor(1900, queue=150, **idle), SETTINGS)
+    assert executor(1900, cores={0: 2, 1: 1}).working_cores == 3
