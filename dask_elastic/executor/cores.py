@@ -133,7 +133,7 @@ class Cores:
         now : float
             The time in seconds.
         """
-        takers = [task for task in self.takers if task.at_home]
+        takers = self.takers
         if takers and self.gathering is not None:
             tasks = max(self.by_node().values())
             waiting = all(task.queue.rows for task in takers)

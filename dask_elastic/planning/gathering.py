@@ -63,11 +63,11 @@ class Saturation:
     tasks : int
         Its active tasks on the node where it has the most.
     waiting : bool
-        Whether rows wait for each task at home that has shards.
+        Whether rows wait for each task that has shards.
     busy : float
         Share of the time for which such a task was busy: the mean over them.
     computing : float or None
-        Share of its busy time for which such a task kept a processor busy; None if that was not measured.
+        Share of its busy time for which such a task at home kept a processor busy; None if that was not measured.
     moving : bool
         Whether shards are moving, or are to move, to other tasks.
     now : float

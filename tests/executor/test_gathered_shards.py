@@ -124,10 +124,10 @@ def test_light_loads_gather_at_home():
 @pytest.mark.parametrize(("waiting", "busy"), [(0, 0.0), (5, 0.8)])
 def test_what_is_seen_is_that_of_the_tasks_with_shards(waiting, busy):
     executor = make({HOME: 3, OTHER: 1}, most=1)
-    task = executor.routes.tasks[0]
-    for now in (0.0, 1.0):
-        task.busy.add(busy / 2, now)
-    task.queue.rows = waiting
+    for task in (executor.routes.tasks[number] for number in (0, 3)):
+        for now in (0.0, 1.0):
+            task.busy.add(busy / 2, now)
+        task.queue.rows = waiting
     executor.measures.rows_before = 70
     executor.handle(events.BalanceDue(0.4), 1.0)
     seen = executor.cores.gathering.seen
@@ -154,3 +154,18 @@ def test_limits_say_whether_shards_gather():
     limits = replace(ExecutorLimits(), gathers=True, first_takers=1)
     assert ElasticExecutor(ME, KeySpace(1, 4), HOME, {HOME: 2}, [SOURCE], limits=limits).cores.gathering.most == 1
     assert ElasticExecutor(ME, KeySpace(1, 4), HOME, {HOME: 2}, [SOURCE]).cores.gathering is None
+
+
+def test_rows_must_wait_for_each_task_with_shards():
+    executor = make({HOME: 2, OTHER: 2}, most=1)
+    executor.routes.tasks[0].queue.rows = 7
+    executor.handle(events.BalanceDue(), 1.0)
+    assert not executor.cores.gathering.seen.waiting
+
+
+def test_executors_without_a_task_at_home_look_too():
+    executor = make({OTHER: 3}, most=1)
+    executor.routes.tasks[0].queue.rows = 7
+    executor.handle(events.BalanceDue(), 1.0)
+    seen = executor.cores.gathering.seen
+    assert (seen.tasks, seen.waiting, seen.computing) == (3, True, None)
