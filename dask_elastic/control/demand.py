@@ -156,6 +156,7 @@ class JobModel:
         target = self._target(job)
         limits = np.maximum(most[list(indices)], 1)
         current = np.array([executor.total_cores for executor in chosen], dtype=np.int64)
+        working = np.array([executor.working_cores for executor in chosen], dtype=np.int64)
         source_lag = 0.0 if overloads or int(current.sum()) >= available else self._source_lag(job)
         planned = self._planned_overloaded(queues, chosen) if can_relieve else self._planned(queues, chosen, source_lag)
         satisfied, feasible = not can_relieve and planned.latency(current) <= min(target, MOST_LATENCY), True
@@ -167,10 +168,10 @@ class JobModel:
             needed = current if satisfied else wanted.cores
             feasible = job.latency_target is None or self._feasible(wanted, available, can_relieve, current)
         self._remember(job, now, indices, needed)
-        keep = self._keep(job, now, indices, needed, current, satisfied, float(queues.loads.sum()))
+        keep = self._keep(job, now, indices, needed, working, current, satisfied, float(queues.loads.sum()))
         if satisfied:
             recent = self._most(job, now, indices, self._settings.yield_after)
-            needed = np.minimum(current, np.maximum(needed, recent))
+            needed = np.minimum(current, np.maximum(needed, np.minimum(recent, working)))
         return JobDemand(
             indices, planned, target, limits, current, needed, keep, overloads, satisfied, feasible,
             self._calibration.hop, self._calibration.error, source_lag,
@@ -299,18 +300,19 @@ class JobModel:
         now: float,
         indices: tuple[int, ...],
         needed: Cores,
+        working: Cores,
         current: Cores,
         satisfied: bool,
         load: float,
     ) -> Cores:
-        """Return the cores that executors keep, and update the hysteresis."""
+        """Return the cores that executors keep, and update the hysteresis; those that bring nothing are not kept."""
         if satisfied:
             self._hysteresis.calm(now, load)
         elif (needed > current).any():
             self._hysteresis.grown(now)
         if job.latency_target is None:
-            return np.maximum(needed, current)
-        keep = np.maximum(needed, np.minimum(current, self._most(job, now, indices)))
+            return np.maximum(needed, working)
+        keep = np.maximum(needed, np.minimum(working, self._most(job, now, indices)))
         if satisfied and (keep < current).any():
             self._hysteresis.released(now, load)
         return keep

@@ -13,7 +13,7 @@ from dask_elastic.control.overload import backlog_seconds, utilisation
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
 from dask_elastic.vocab.counted import counted
-from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
 
 RESOLVED = "all earlier problems are resolved"
 """The reason of a decision that changes nothing and follows one that named a problem."""
@@ -63,7 +63,7 @@ def reason(
     """
     clauses = [
         *_measured(job, demand, changes),
-        *_causes(job, demand, portion, changes, nodes, settings),
+        *_causes(job, demand, portion, changes, nodes, bound, settings),
         *_limits(job, demand, bound),
         *_lacks(job, demand, portion, slots),
     ]
@@ -100,6 +100,7 @@ def _causes(
     portion: Portion,
     changes: Sequence[ProposedChange],
     nodes: Sequence[NodeSnapshot],
+    bound: Mapping[str, int],
     settings: ControlSettings,
 ) -> list[str]:
     found = []
@@ -118,14 +119,22 @@ def _causes(
         found.append("cores are exchanged between its executors, so that the slowest one gets faster")
     if found or not changes:
         return found
-    released = (portion.keep < demand.current).any()
-    if released:
+    less = {change.key[2] for change in changes if sum(change.taken.values()) < 0}
+    if less and all(_has_too_many(executor, bound) for executor in job.executors if executor.executor in less):
+        return ["cores are released that do not speed it up"]
+    if (portion.keep < demand.current).any():
         return [f"it has had surplus cores for at least {settings.release_after:g} s"]
-    if any(sum(change.taken.values()) < 0 for change in changes):
+    if less:
         return ["other executors need cores that it can spare"]
     if any(sum(change.taken.values()) > 0 for change in changes):
         return ["an additional core reduces the state that has to move"]
     return ["cores move to other nodes, to reduce network traffic or to free cores"]
+
+
+def _has_too_many(executor: ExecutorSnapshot, bound: Mapping[str, int]) -> bool:
+    """Whether an executor has more cores on a node than speed it up."""
+    most = bound.get(executor.executor.component)
+    return most is not None and any(count > most for count in executor.cores.values())
 
 
 def _overload(job: JobSnapshot, demand: JobDemand, settings: ControlSettings) -> str:

@@ -51,6 +51,14 @@ def test_surplus_is_yielded_to_other_jobs_before_it_is_released():
     assert [found.keep.tolist() for found in (seen[9], seen[10])] == [[6], [2]]
 
 
+@pytest.mark.parametrize("target", [0.05, None])
+def test_cores_that_bring_nothing_are_not_kept(target):
+    found = demand(JobModel(ControlSettings()), job(executor(cores=3, arrival=300.0, enough_cores=1), target=target))
+    assert found.keep.tolist() == [1]
+    kept = demand(JobModel(ControlSettings()), job(executor(cores=3, arrival=300.0), target=target))
+    assert kept.keep.tolist() == [3]
+
+
 def test_surplus_without_target_is_only_yielded_to_other_jobs():
     model, measured = JobModel(SETTINGS), job(executor(cores=6), target=None)
     seen = [demand(model, measured, float(second)) for second in range(30)]

@@ -54,6 +54,12 @@ def test_reason_of_too_few_cores():
     assert reason == "its cores are too few for 2,310 tuples/s (headroom included)."
 
 
+def test_reason_of_a_release_of_cores_that_do_not_speed_an_executor_up():
+    assert reason_of(executor(arrival=500.0, enough_cores=1)).startswith(
+        "cores are released that do not speed it up; threads of op hold the GIL: more than 1 core per node"
+    )
+
+
 def test_reason_of_surplus():
     assert reason_of(executor(cores={0: 8}), ticks=11) == "it has had surplus cores for at least 10 s."
 
