@@ -169,8 +169,7 @@ class Gathering:
             self._give_up()
             return
         if self._waits(seen):
-            self._give_up()
-            self.most, self._is_proven = None, False
+            self._spread(seen.now)
         if last is None or seen.now <= last.now:
             return
         if seen.moving or last.moving or seen.tasks != last.tasks:
@@ -191,6 +190,12 @@ class Gathering:
         if self.most is None or seen.computing is None:
             return False
         return min(self.most, seen.tasks) * seen.computing < WAITS
+
+    def _spread(self, now: float) -> None:
+        self._end(now)
+        self.most, self._is_proven = None, False
+        # What a starved machine shows may be taken for waiting again and again.
+        self._patience[FEWER] = min(2 * self._patience[FEWER], LONGEST_PATIENCE)
 
     def _is_due(self, direction: int, now: float) -> bool:
         return now - self._ended.get(direction, now) >= self._patience[direction]

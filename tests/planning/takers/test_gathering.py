@@ -125,6 +125,14 @@ def test_logic_that_waits_gets_all_tasks_without_a_trial_and_at_any_load():
     assert node.gathering.most is None
 
 
+def test_tasks_that_seem_to_wait_only_while_they_are_few_are_gathered_ever_more_rarely():
+    node = SaturatedNode((2_000.0, 1_000.0))
+    for _ in range(3_600):
+        node.computing = 0.15 if node.takers == 1 else 0.4
+        node.run(LOOK)
+    assert 2 < len([takers for _, takers in node.tried if takers == 1]) < 12
+
+
 def test_nothing_is_tried_without_saturation():
     node = SaturatedNode((2_000.0, 1_000.0), arrivals=900.0)
     node.run(600)
