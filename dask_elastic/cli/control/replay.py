@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dask_elastic.cli.terminal.console import Shown
     from dask_elastic.control.placement.replayed_groups import GroupsSummary, ReplayedGroups
     from dask_elastic.control.placement.replayed_homes import HomesSummary, ReplayedHomes
+    from dask_elastic.control.settings import ControlSettings
     from dask_elastic.vocab.snapshot import Snapshot
 
 AS_SUBMITTED = "(as submitted)"
@@ -36,7 +37,7 @@ HOMES = (
 )  # fmt: skip
 GROUPS = (
     "placement", "job", "operator", "groups", "recorded", "moved", "recorded ", "longest pause", "measured",
-    "load distance", "recorded  ", "within workers", "recorded   ",
+    "load distance", "recorded  ", "within workers", "recorded   ", "predicted", "measured ",
 )  # fmt: skip
 SHOWN = 8
 """Number of key groups of a decision that are named; the others are counted."""
@@ -77,13 +78,14 @@ def replay(
     longest pause that is expected; the load distance as a share of the mean load, and the traffic
     that stays within workers, each beside that of the recorded homes, as means over the periods.
     Of jobs with key groups: the groups that move, their state and the longest pause that is
-    expected, each beside what moved in the recording and the pause that was measured there.
+    expected, each beside what moved in the recording and the pause that was measured there; and the
+    latency that the model expects with the executors of the placement, beside the measured one.
     """
     if planners and placements:
         raise click.UsageError("--planner is about cores, --placement about homes and key groups: give one of them.")
     snapshots, settings = load_snapshots(file), control_options().settings
     if placements:
-        _replay_placements(file, snapshots, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
+        _replay_placements(file, snapshots, settings, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
         return
     found = {
         name or AS_SUBMITTED: [one for one in replayed_periods(snapshots, settings, name) if job in (None, one.job)]
@@ -106,6 +108,7 @@ def _check_job(file: Path, snapshots: Sequence[Snapshot], job: str | None) -> No
 def _replay_placements(
     file: Path,
     snapshots: Sequence[Snapshot],
+    settings: ControlSettings,
     placements: Sequence[str],
     job: str | None,
     with_decisions: bool,
@@ -119,7 +122,10 @@ def _replay_placements(
     homes = {name: [one for one in replayed_homes(snapshots, name) if job in (None, one.job)] for name in placements}
     # Planners of consecutive executors refuse key groups, as at submit.
     of_groups = [name for name in placements if kind_of_placement(name) == "placement"]
-    groups = {name: [one for one in replayed_groups(snapshots, name) if job in (None, one.job)] for name in of_groups}
+    groups = {
+        name: [one for one in replayed_groups(snapshots, name, control=settings) if job in (None, one.job)]
+        for name in of_groups
+    }
     if as_json:
         periods = [asdict(one) for by_name in (homes, groups) for found in by_name.values() for one in found]
         click.echo(json_text(periods))
@@ -186,6 +192,8 @@ def _groups_row(name: str, one: GroupsSummary) -> list[Cell]:
         f"{one.recorded_distance:.0%}",
         f"{one.collocation:.0%}",
         f"{one.recorded_collocation:.0%}",
+        duration(one.predicted),
+        duration(one.measured),
     ]
 
 

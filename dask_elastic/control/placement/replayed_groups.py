@@ -7,6 +7,7 @@ whose moves are carried out from one snapshot to the next.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.control.keys import JobKey, job_key
+from dask_elastic.control.loop import ControlLoop
 from dask_elastic.control.placement.group_decision import GroupDecision
 from dask_elastic.control.placement.group_map import GroupMap, OperatorGroups
 from dask_elastic.control.placement.recorded_groups import RecordedGroupPlanning, owners_of
 from dask_elastic.control.placement.regrouped import regrouped
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.plan import StrategyCost
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
@@ -58,6 +61,11 @@ class ReplayedGroups:
     recorded_collocation, collocation : float
         The share of the traffic within nodes: with the recorded executors, and with those of the placement; 1 if the
         placement does not read traffic.
+    measured : float or None
+        Seconds of mean latency that were measured with the recorded executors.
+    predicted : float or None
+        What the model predicts with those of the placement, after its moves; ``inf`` if queues grow, None without a
+        prediction.
     reason : str
         Why groups move, or why they do not.
     groups : tuple of (int, int, int)
@@ -81,6 +89,8 @@ class ReplayedGroups:
     distance: float
     recorded_collocation: float
     collocation: float
+    measured: float | None
+    predicted: float | None
     reason: str
     groups: tuple[tuple[int, int, int], ...] = ()
 
@@ -103,6 +113,8 @@ class GroupsSummary:
         The longest measured one; None if none was measured.
     recorded_distance, distance, recorded_collocation, collocation : float
         Means over the periods; see `ReplayedGroups`.
+    measured, predicted : float or None
+        Medians over the periods; None without any.
     """
 
     job: str
@@ -118,10 +130,15 @@ class GroupsSummary:
     distance: float
     recorded_collocation: float
     collocation: float
+    measured: float | None
+    predicted: float | None
 
 
 def replayed_groups(
-    snapshots: Iterable[Snapshot], placement: str, settings: PlacementSettings | None = None
+    snapshots: Iterable[Snapshot],
+    placement: str,
+    settings: PlacementSettings | None = None,
+    control: ControlSettings | None = None,
 ) -> list[ReplayedGroups]:
     """Run the planning of key groups on recorded snapshots, and carry its moves out from one snapshot to the next.
 
@@ -133,6 +150,8 @@ def replayed_groups(
         The placement for all jobs, neither ``"spread"`` nor one of consecutive executors.
     settings : PlacementSettings, optional
         The settings; the defaults if not given.
+    control : ControlSettings, optional
+        Those of the control loop, whose model predicts latencies; the defaults if not given.
 
     Returns
     -------
@@ -157,7 +176,7 @@ def replayed_groups(
     """
     as_recorded, own = (RecordedGroupPlanning(settings, placement) for _ in range(2))
     placed: dict[tuple[JobKey, str], Ints] = {}
-    course, found = _Course(), []
+    course, found, loop = _Course(), [], ControlLoop(control or ControlSettings())
     for snapshot in snapshots:
         seen = _with_owners(snapshot, placed)
         course.observe(snapshot)
@@ -171,7 +190,9 @@ def replayed_groups(
             groups = tuple((group, int(placed[key][group]), to) for group, to in moves.items())
             placed[key][[*moves]] = [*moves.values()]
             if (there := recorded.get((*key[0], one.operator))) is not None:
-                found.append(_row(snapshot.now, placement, one, there, course.taken(*key), groups))
+                latencies = _latencies(loop, snapshot, key[0], placed)
+                found.append(_row(snapshot.now, placement, one, there, course.taken(*key), latencies, groups))
+        loop.tick(snapshot)
     return found
 
 
@@ -210,7 +231,14 @@ def _summary(periods: Sequence[ReplayedGroups]) -> GroupsSummary:
         distance=mean(one.distance for one in periods),
         recorded_collocation=mean(one.recorded_collocation for one in periods),
         collocation=mean(one.collocation for one in periods),
+        measured=_median(one.measured for one in periods),
+        predicted=_median(one.predicted for one in periods),
     )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 @dataclass
@@ -266,8 +294,10 @@ def _row(
     made: GroupDecision,
     there: GroupDecision,
     taken: _Taken,
+    latencies: tuple[float | None, float | None],
     groups: tuple[tuple[int, int, int], ...],
 ) -> ReplayedGroups:
+    measured, predicted = latencies
     return ReplayedGroups(
         time=time,
         job=made.job,
@@ -286,9 +316,20 @@ def _row(
         distance=made.distance,
         recorded_collocation=there.collocation,
         collocation=made.collocation,
+        measured=measured,
+        predicted=predicted,
         reason=made.reason,
         groups=groups,
     )
+
+
+def _latencies(
+    loop: ControlLoop, snapshot: Snapshot, job: JobKey, placed: Mapping[tuple[JobKey, str], Ints]
+) -> tuple[float | None, float | None]:
+    """Return the measured latency of a job, and the predicted one with the executors of the placement."""
+    recorded = next(one for one in snapshot.jobs if job_key(one) == job)
+    [made] = _with_owners(replace(snapshot, jobs=(recorded,)), placed).jobs
+    return recorded.latency, loop.forecast(snapshot, made)
 
 
 def _with_owners(snapshot: Snapshot, placed: Mapping[tuple[JobKey, str], Ints]) -> Snapshot:

@@ -109,6 +109,21 @@ def test_replay_shows_what_moves_beside_what_was_recorded():
     assert (summary.moves, summary.recorded_moves, summary.recorded_pause) == (second.moves, 1, 0.08)
 
 
+def test_replay_predicts_the_latency_with_the_executors_of_the_placement():
+    busy = [0.3, 0.3, 0.3, 0.05, 0.0, 0.05]
+    recorded = [snapshot(now, placement="spread", load=busy) for now in range(45)]
+    found = replayed_groups(recorded, "flux")
+    before, moving, *after = found
+    assert moving.moves > 0
+    assert {one.measured for one in found} == {0.004}
+    # One executor is busy for 0.95 of the time at first; what is predicted counts the moves of the same period.
+    assert before.predicted > 2 * moving.predicted
+    assert all(one.predicted <= 1.1 * moving.predicted for one in after)
+    [summary] = groups_summaries(found)
+    assert summary.measured == 0.004
+    assert summary.predicted == np.median([one.predicted for one in found])
+
+
 def test_replay_leaves_out_jobs_whose_groups_do_not_move_or_are_not_known():
     [job] = snapshot(0).jobs
     for other in (
