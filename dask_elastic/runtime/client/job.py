@@ -62,7 +62,7 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
     >>> counts = {"seen": de.aggregate.Count()}
     >>> counted = letters.key_by("letter").compute(counts, name="per_letter", executors=1, shards=4)
     >>> counted.sink(de.sinks.Collect(), name="updates")
-    >>> job = de.submit(topology, client, cores={"per_letter": 2})
+    >>> job = de.submit(topology, client, cores={"per_letter": 2}, gather_shards=False)
 
     Move a shard to another task while the job runs:
 

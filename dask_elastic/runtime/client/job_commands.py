@@ -40,7 +40,7 @@ class JobCommands(ABC):
             or ``"auto"``, which returns the executors to the control loop. If there are not enough free slots,
             executors share slots and the job is ``oversubscribed``; an executor has at most as many cores as the
             workers of the job have slots. Cores on other workers than the home have shards while the load is not light,
-            see ``light_load``.
+            see ``light_load``, and several cores of a worker while that is faster, see ``gather_shards``.
         executor : int, optional
             Number of one executor of the operator; all of them if left out.
 

@@ -41,7 +41,8 @@ def submit(
         Name of the job; the topology's name if left out. Two running jobs cannot have the same name.
     cores : mapping of str to int, optional
         Cores of each executor, by stateful operator, at most the slots of the cluster. The control loop does not change
-        them, as after `Job.set_cores`. Other operators start with the remaining cores.
+        them, as after `Job.set_cores`. Other operators start with the remaining cores. Aggregates use one core of each
+        worker as long as more are not faster, see ``gather_shards``.
     fuse : False, "auto" or sequence of (str, str)
         Which computes run in one task by direct calls, instead of sending rows to each other: none; those that share
         key columns (`Topology.explain` shows them); or pairs of a compute and one that reads it, as of

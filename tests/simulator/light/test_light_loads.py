@@ -120,6 +120,6 @@ def test_stall_is_found_if_the_load_is_that_of_the_last_second(monkeypatch):
 
 
 def test_shards_stay_away_if_nothing_brings_them_home(monkeypatch):
-    monkeypatch.setattr(Cores, "_homeward", lambda self, loads, owner: [])
+    monkeypatch.setattr(Cores, "_gathered", lambda self, loads, owner, takers: [])
     job = PacedJob(steady(100.0), steady(0.001), first={HOME: 1, OTHER: 1}).run(30.0)
     assert job.away > 0
