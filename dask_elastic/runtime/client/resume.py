@@ -291,6 +291,11 @@ def _check_key_groups(summary: ComponentSummary, compute: ComputeSummary, state:
             f"operator {state.name!r}: the key groups of checkpoint {number} are by {', '.join(before)}, and would be "
             f"by {', '.join(now)}. With paradigm={RESOURCE!r}, fuse it as before."
         )
+    if summary.shards != state.shards:
+        raise SubmitError(
+            f"operator {state.name!r} has {state.shards} key groups in checkpoint {number}, and would have "
+            f"{summary.shards} in the tasks of {summary.name!r}. With paradigm={RESOURCE!r}, fuse it as before."
+        )
     if state.parted_by != state.shards and state.executors > 1:
         raise SubmitError(
             f"operator {state.name!r}: checkpoint {number} was written by a version of dask_elastic in which the state "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dask_elastic.checkpoint.chain import Chain
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.manifest import Manifest, OperatorState
 from dask_elastic.runtime.client.resume import _check_groups, _fitted
-from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary
 from dask_elastic.vocab.errors import SubmitError
 
 KEYS = ("area", "kind")
@@ -60,6 +62,18 @@ def test_groups_by_some_of_the_keys_continue_with_any_number_of_executors(execut
 def test_state_that_depended_on_the_number_of_executors_is_refused():
     with pytest.raises(SubmitError, match=r"'op': checkpoint 3 was written by a version .* pass drop=\['op'\]"):
         _check_groups((_fitted(summary(2), manifest(parted_by=0)),), manifest(parted_by=0), RESOURCE)
+
+
+@pytest.mark.parametrize("shards", [4, 6])
+def test_computes_that_ran_apart_are_fused_if_they_have_equally_many_groups(shards):
+    apart = OperatorState("other", KEYS, 1, shards, (Chain(shards),), owned=(tuple(range(shards)),), parted_by=shards)
+    found = replace(manifest(), states=(*manifest().states, apart))
+    fused = _fitted(replace(summary(), fused=(ComputeSummary("other", KEYS),)), found)
+    if shards == 4:
+        _check_groups((fused,), found, RESOURCE)
+    else:
+        with pytest.raises(SubmitError, match=r"'other' has 6 key groups in checkpoint 3, and would have 4 in .* 'op'"):
+            _check_groups((fused,), found, RESOURCE)
 
 
 def test_groups_do_not_continue_in_another_paradigm():
