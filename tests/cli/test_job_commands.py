@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -352,6 +353,19 @@ def test_set_cores_sets_the_number_or_the_cores_of_each_worker(running, invoke, 
     done = invoke("set-cores", "running", "per_key", "auto", "--executor", 0, "--scheduler", address)
     assert done.output == "The control loop sets the cores of per_key[0].\n"
     assert running._describe().pinned == ()
+
+
+@pytest.mark.parametrize("cores", [1, "auto"])
+def test_cores_of_an_ended_job_are_not_said_to_change(show, cores):
+    refused = show("set-cores", "per_key", cores)
+    assert (refused.exit_code, refused.output) == (1, "Error: job 'numbers' has finished: its cores do not change\n")
+
+
+def test_shards_of_an_ended_job_are_not_said_to_move(show, monkeypatch):
+    tasks = pd.DataFrame([{"operator": "per_key", "executor": 0, "task": task, "shards": [task]} for task in (0, 1)])
+    monkeypatch.setattr(de.Job, "assignment", lambda job: tasks)
+    refused = show("move", "per_key", 0, "--task", 1)
+    assert (refused.exit_code, refused.output) == (1, "Error: job 'numbers' has finished: its shards do not change\n")
 
 
 @pytest.mark.parametrize("cores", [["many"], ["1", "2"], ["a=1", "2"], ["a=x"]])

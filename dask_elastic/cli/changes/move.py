@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dask_elastic.cli.changes.ended_jobs import refused_if_ended
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names, stateful_operators, worker_addresses
@@ -64,7 +65,8 @@ def move(
         owner = {shard: one["task"] for one in tasks for shard in one["shards"]}
         chosen = sorted(owner) if all_shards else dict.fromkeys(shards)
         elsewhere = [shard for shard in chosen if owner.get(shard) not in targets]
-        moved, refused = _move(found, operator, executor, elsewhere, targets)
+        with refused_if_ended():
+            moved, refused = _move(found, operator, executor, elsewhere, targets)
     for target, numbers in moved.items():
         which, verb = ("Shard", "moves") if len(numbers) == 1 else ("Shards", "move")
         click.echo(f"{which} {number_ranges(numbers)} of {operator}[{executor}] {verb} to task {target}.")

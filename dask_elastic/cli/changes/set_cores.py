@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from dask_elastic.cli.changes.ended_jobs import refused_if_ended
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names, stateful_operators
@@ -35,7 +36,7 @@ def set_cores(connection: Connection, job: str, operator: str, cores: tuple[str,
     """
     wanted = _cores(cores)
     of = f"each executor of {operator}" if executor is None else f"{operator}[{executor}]"
-    with connection.client() as client:
+    with connection.client() as client, refused_if_ended():
         find_job(job, client).set_cores(operator, wanted, executor)
     if isinstance(wanted, str):
         click.echo(f"The control loop sets the cores of {of}.")

@@ -1,0 +1,34 @@
+"""Changes of jobs that have ended, which commands report as errors: no line says then that something changes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def refused_if_ended() -> Iterator[None]:
+    """Turn the warning that a job has ended, so that nothing changes, into the error of a command.
+
+    Raises
+    ------
+    ClickException
+        If the job has ended; names it.
+
+    Examples
+    --------
+    >>> with refused_if_ended():
+    ...     warnings.warn("job 'words' has finished: its cores do not change")
+    Traceback (most recent call last):
+        ...
+    click.exceptions.ClickException: job 'words' has finished: its cores do not change
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "job .*: its [a-z]+ do not change", UserWarning)
+        try:
+            yield
+        except UserWarning as warning:
+            raise click.ClickException(str(warning)) from warning
