@@ -99,13 +99,17 @@ def to_array(values: Any, kind: pa.DataType) -> pa.Array:
     """Return values as an Arrow array of a type; raise an Arrow error if a value cannot be converted without loss."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    if pa.types.is_integer(kind) and isinstance(values, list | tuple):
+    if pa.types.is_integer(kind) and isinstance(values, list | tuple) and not all(map(_is_whole, values)):
         # From a list Arrow would truncate floats silently; from an array it refuses to.
         values = listed_array(values)
     if not isinstance(values, pa.Array):
         return listed_array(values, kind) if type(values) is list else pa.array(values, type=kind)
     # A cast takes longer than all other steps of storing a few values, even if it changes nothing.
     return values if values.type == kind else values.cast(kind)
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or value is None
 
 
 def to_arrow(values: Values, kind: Element, known: Known | None = None) -> pa.Array:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from dask_elastic.state.changes.plain_values import INTEGERS, UNKNOWN, quick_fit
 from dask_elastic.state.stored_values import to_python, to_stored
 from dask_elastic.topology.state_kind import Element
 from dask_elastic.vocab.errors import StateValueError
@@ -18,14 +19,6 @@ Fit: TypeAlias = Callable[[Any], Any]
 _LONGEST = 100
 """Characters of a value that an error shows."""
 
-_INTEGERS = {
-    kind: (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    for signed, kinds in (
-        (True, (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
-        (False, (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())),
-    )
-    for kind, bits in zip(kinds, (8, 16, 32, 64), strict=True)
-}
 _LOCAL_TIME = pa.timestamp("us")
 _PLAIN = {
     pa.float64(): float,
@@ -66,11 +59,16 @@ def _fit(kind: Element, name: str, null: Fit) -> Fit:
     if not isinstance(kind, pa.DataType):
         return _same
 
-    def converted(value: Any) -> Any:
-        return null(name) if value is None else _converted(value, kind, name)
+    quick = quick_fit(kind)
 
-    if kind in _INTEGERS:
-        least, most = _INTEGERS[kind]
+    def converted(value: Any) -> Any:
+        if value is None:
+            return null(name)
+        found = quick(value)
+        return _converted(value, kind, name) if found is UNKNOWN else found
+
+    if kind in INTEGERS:
+        least, most = INTEGERS[kind]
 
         def integer(value: Any) -> Any:
             return value if type(value) is int and least <= value <= most else converted(value)
@@ -125,10 +123,10 @@ def _refused(name: str) -> None:
 def _converted(value: Any, kind: pa.DataType, name: str) -> Any:
     try:
         stored, known = to_stored([value], kind)
+        return to_python(stored, kind, known)[0]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         shown = repr(value)
         shown = shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
         raise StateValueError(
             f"the state {name!r} is declared as {kind}, which {shown} does not fit: {error}"
         ) from error
-    return to_python(stored, kind, known)[0]
