@@ -163,7 +163,10 @@ def test_slots_are_shared_where_executors_are_first_then_evenly():
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [([[9], [0]], "gives out 9 cores of node 0, which has 4"), ([[1], [0]], "gives executor 0 1 cores of 2")],
+    [
+        ([[9], [0]], "gives out 9 cores of node 0, which has 4"),
+        ([[1], [0]], "gives 1 core to executor 0, which has to get 2"),
+    ],
 )
 def test_an_answer_that_breaks_a_rule_is_refused(monkeypatch, answer, said):
     class Wrong:

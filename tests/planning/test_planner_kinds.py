@@ -112,7 +112,7 @@ def test_kit_finds_faulty_core_planners():
     )
     with pytest.raises(InvalidPlan, match="gives out 5 cores of node 0, which has 4"):
         check_planner(Fixed([[5], [0]]), problem)
-    with pytest.raises(InvalidPlan, match="gives executor 0 1 cores of 2"):
+    with pytest.raises(InvalidPlan, match="gives 1 core to executor 0, which has to get 2"):
         check_planner(Fixed([[1], [0]]), problem)
     with pytest.raises(AssertionError, match="and then"):
         check_planner(Fixed([[1], [1]], [[2], [2]]), problem)

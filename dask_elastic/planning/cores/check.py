@@ -6,6 +6,7 @@ import numpy as np
 
 from dask_elastic.planning.cores.assignment import CoreAssignment
 from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.vocab.counted import counted
 from dask_elastic.vocab.errors import InvalidPlan
 
 
@@ -34,24 +35,26 @@ def validate(problem: CoreProblem, solution: CoreAssignment, planner: str = "") 
     >>> validate(problem, CoreAssignment(np.array([[1]]), 0.0, 1.0), "lazy")
     Traceback (most recent call last):
     ...
-    dask_elastic.vocab.errors.InvalidPlan: planner 'lazy' gives executor 0 1 cores of 2.
+    dask_elastic.vocab.errors.InvalidPlan: planner 'lazy' gives 1 core to executor 0, which has to get 2.
     """
     cores, who = solution.columns, f"planner {planner!r}" if planner else "the planner"
     if cores.shape != problem.columns.shape:
         raise InvalidPlan(f"{who} returns shape {cores.shape}: the problem has {problem.columns.shape}.")
     least = min((count for column in cores.columns for count in column.values()), default=0)
     if least < 0:
-        raise InvalidPlan(f"{who} returns {least} cores of a node for an executor.")
+        raise InvalidPlan(f"{who} returns {counted(least, 'core')} of a node for an executor.")
     crowded = np.flatnonzero(cores.per_node > problem.capacity)
     if crowded.size:
         node = int(crowded[0])
         raise InvalidPlan(
-            f"{who} gives out {int(cores.per_node[node])} cores of node {node}, which has "
+            f"{who} gives out {counted(int(cores.per_node[node]), 'core')} of node {node}, which has "
             f"{int(problem.capacity[node])}."
         )
-    short = np.flatnonzero(cores.totals < np.maximum(problem.granted, 1))
+    due = np.maximum(problem.granted, 1)
+    short = np.flatnonzero(cores.totals < due)
     if short.size:
         executor = int(short[0])
         raise InvalidPlan(
-            f"{who} gives executor {executor} {int(cores.totals[executor])} cores of {int(problem.granted[executor])}."
+            f"{who} gives {counted(int(cores.totals[executor]), 'core')} to executor {executor}, which has to get "
+            f"{int(due[executor])}."
         )
