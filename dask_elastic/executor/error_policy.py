@@ -16,6 +16,9 @@ from dask_elastic.vocab.errors import ElasticError, SourceError, StateError, Sta
 Result = TypeVar("Result")
 OnError = Literal["fail", "skip"]
 
+KEY = "_dask_elastic_key"
+"""The attribute of an exception with the key, as text, with which the code was called that raised it."""
+
 _PACKAGE = Path(__file__).parents[1]
 
 Errors: TypeAlias = dict[int, str]
@@ -209,7 +212,8 @@ def _explained(operator: str, batch: int, error: BaseException) -> UserCodeError
     if not own and not isinstance(error, (TypeError, ValueError, StateValueError)):
         own = [*traceback.extract_tb(error.__traceback__)]
     row = getattr(error, "row", None)
-    return UserCodeError(operator, error_text(error), batch, row if isinstance(row, int) else None, _formatted(own))
+    place = batch, row if isinstance(row, int) else None
+    return UserCodeError(operator, error_text(error), *place, _formatted(own), getattr(error, KEY, None))
 
 
 def _frames_of_others(error: BaseException) -> list[traceback.FrameSummary]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dask_elastic.executor.error_policy import Errors, error_text
+from dask_elastic.executor.error_policy import KEY, Errors, error_text
 from dask_elastic.executor.row_search import RowSearch, is_failure_of_row
 from dask_elastic.executor.windows.event_times import row_times
 from dask_elastic.routing.hashing import check_columns
@@ -29,6 +30,9 @@ from dask_elastic.vocab.listed_arrays import batch_of_dicts
 
 SWEPT_AFTER = 60.0
 """Seconds for which expired state is kept: a replay after a loss runs at the processing time of the first run."""
+
+_LONGEST_KEY = 100
+"""Characters of a key that an error shows."""
 
 LOGGED_BATCHES = 16
 """After a failing row, changes of the state are logged for this many batches, so that they need no second run."""
@@ -199,7 +203,11 @@ class KeyFunctionLogic(CellLogic):
             state = cells.key(position)
             view.times.write_for(position)
             if cells.log is None or errors is None:
-                made += self._items(self._function(key, part, state))
+                try:
+                    made += self._items(self._function(key, part, state))
+                except Exception as error:
+                    note_key(error, key)
+                    raise
                 continue
             items, failed = self._without_errors(key, part, state, cells.log)
             made += items
@@ -350,4 +358,14 @@ def _text(schema: pa.Schema | None) -> str:
 def note_row(error: Exception, number: int) -> None:
     """Note the row in the error, for the error policy, unless the error has one."""
     if not hasattr(error, "row"):
-        error.row = number  # type: ignore[attr-defined]
+        # An exception of user code may refuse attributes, as a frozen dataclass does.
+        with contextlib.suppress(AttributeError):
+            error.row = number  # type: ignore[attr-defined]
+
+
+def note_key(error: Exception, key: Any) -> None:
+    """Note the key, for the error policy, unless the error has one."""
+    if not hasattr(error, KEY):
+        shown = repr(key)
+        with contextlib.suppress(AttributeError):
+            setattr(error, KEY, shown if len(shown) <= _LONGEST_KEY else shown[:_LONGEST_KEY] + "...")

@@ -17,7 +17,7 @@ from dask_elastic.executor.function_logic import (
     CellLogic,
     FunctionLogic,
     KeyFunctionLogic,
-    note_row,
+    note_key,
 )
 from dask_elastic.executor.row_search import is_failure_of_row
 from dask_elastic.state.cells import Cells
@@ -51,7 +51,7 @@ class TimerFunctionLogic(KeyFunctionLogic):
                 made += self._items(self._function(key, time, cells.key(position)))
             except Exception as error:
                 if log is None or errors is None or not is_failure_of_row(error):
-                    note_row(error, position)
+                    note_key(error, key)
                     raise
                 log.roll_back()
                 errors[position] = error_text(error)

@@ -66,27 +66,39 @@ class UserCodeError(ElasticError):
         The row within that batch; None if it is not known.
     trace : str
         The formatted traceback of the user's frames.
+    key : str or None
+        The key with which the code was called, as text; None if it is not called per key.
 
     Examples
     --------
-    >>> print(UserCodeError("per_plane", "ValueError: a delay of -5", batch=3))
-    operator 'per_plane', batch 3: ValueError: a delay of -5. Fix the function, or submit with on_error="skip" to move
-    such rows to the dead letters.
+    >>> print(UserCodeError("per_plane", "ValueError: a delay of -5", batch=3, key="'N12'"))
+    operator 'per_plane', batch 3, key 'N12': ValueError: a delay of -5. Fix the function, or submit with
+    on_error="skip" to move such rows to the dead letters.
     """
 
-    def __init__(self, operator: str, cause: str, batch: int | None = None, row: int | None = None, trace: str = ""):
+    def __init__(
+        self,
+        operator: str,
+        cause: str,
+        batch: int | None = None,
+        row: int | None = None,
+        trace: str = "",
+        key: str | None = None,
+    ):
         self.operator = operator
         self.cause = cause
         self.batch = batch
         self.row = row
         self.trace = trace
+        self.key = key
         where = "" if batch is None else f", batch {batch}"
         where += "" if row is None else f", row {row}"
+        where += "" if key is None else f", key {key}"
         hint = 'Fix the function, or submit with on_error="skip" to move such rows to the dead letters.'
         super().__init__(f"operator {operator!r}{where}: {cause.rstrip('.')}. {hint}" + (f"\n{trace}" if trace else ""))
 
-    def __reduce__(self) -> tuple[type[UserCodeError], tuple[str, str, int | None, int | None, str]]:
-        return UserCodeError, (self.operator, self.cause, self.batch, self.row, self.trace)
+    def __reduce__(self) -> tuple[type[UserCodeError], tuple[str, str, int | None, int | None, str, str | None]]:
+        return UserCodeError, (self.operator, self.cause, self.batch, self.row, self.trace, self.key)
 
 
 class NumericOverflow(ElasticError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
@@ -154,6 +155,25 @@ def test_value_that_does_not_fit_names_operator_row_state_and_value(value, reaso
     logic = de.per_row(lambda row, state: value(state) if row["value"] else None)
     with pytest.raises(UserCodeError, match=rf"operator 'changes', batch 0, row 1: StateValueError: {reason}"):
         results(logic, table, 2, on_error="fail")
+
+
+@dataclass(frozen=True)
+class Unlucky(Exception):
+    """An exception that takes no attributes, whose key and row are not known."""
+
+    value: int
+
+
+def raised(key, batch, state):
+    if key == "unlucky":
+        raise Unlucky(7) if batch["value"][0].as_py() else ValueError("seven")
+
+
+@pytest.mark.parametrize(("value", "said"), [(0, ", key 'unlucky': ValueError: seven"), (1, ": .*Unlucky")])
+def test_error_of_logic_per_key_names_the_key(value, said):
+    table = pa.table({"key": ["a", "unlucky"], "value": [value, value]})
+    with pytest.raises(UserCodeError, match=rf"operator 'changes', batch 0{said}"):
+        results(de.per_key(raised), table, 2, on_error="fail")
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.error_policy import Errors, error_text
-from dask_elastic.executor.function_logic import DictRows, note_row
+from dask_elastic.executor.function_logic import DictRows, note_key, note_row
 from dask_elastic.topology.logic_level import KeyLogic, RowLogic
 from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.tables import as_batches, is_table
@@ -96,6 +96,8 @@ class InstanceCalls(FunctionCalls):
             except Exception as error:
                 if errors is None or isinstance(error, ElasticError):
                     note_row(error, number)
+                    if key is not None:
+                        note_key(error, key)
                     raise
                 errors[number] = error_text(error)
             else:
