@@ -22,6 +22,7 @@ WITHOUT_ARROW = [
     (pa.uint64(), (1 << 64) - 1),
     (pa.float64(), 0.1),
     (pa.string(), "a"),
+    (pa.large_string(), "Zürich \U0001f600"),
     (pa.bool_(), True),
     (pa.timestamp("us"), datetime.datetime(1, 1, 1)),
     (pa.timestamp("us"), datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)),
@@ -89,6 +90,13 @@ def test_number_that_is_no_time_does_not_fit():
     """Arrow takes it, and cannot read it back."""
     with pytest.raises(StateValueError, match=f"'last' is declared as timestamp.us., which {1 << 62} does not fit"):
         fit_of_values(pa.timestamp("us"), "last")(1 << 62)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_that_cannot_be_encoded_does_not_fit(kind):
+    """Elsewhere it would fail its whole batch."""
+    with pytest.raises(StateValueError, match=rf"'last' is declared as {kind}, which 'a.ud800' does not fit"):
+        fit_of_values(kind, "last")("a\ud800")
 
 
 @pytest.mark.parametrize(("kind", "value"), WITHOUT_ARROW)

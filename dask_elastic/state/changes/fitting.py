@@ -20,11 +20,10 @@ _LONGEST = 100
 """Characters of a value that an error shows."""
 
 _LOCAL_TIME = pa.timestamp("us")
+_TEXTS = pa.string(), pa.large_string()
 _PLAIN = {
     pa.float64(): float,
     pa.bool_(): bool,
-    pa.string(): str,
-    pa.large_string(): str,
     pa.binary(): bytes,
     pa.large_binary(): bytes,
     pa.date32(): datetime.date,
@@ -77,6 +76,8 @@ def _fit(kind: Element, name: str, null: Fit) -> Fit:
     if kind == _LOCAL_TIME:
         # Python's times have microseconds, too, and the years of all of them fit.
         return lambda value: value if type(value) is datetime.datetime and value.tzinfo is None else converted(value)
+    if kind in _TEXTS:
+        return lambda value: value if type(value) is str and _is_unicode(value) else converted(value)
     plain = _PLAIN.get(kind)
 
     def other(value: Any) -> Any:
@@ -118,6 +119,17 @@ def _nothing(name: str) -> None:
 
 def _refused(name: str) -> None:
     raise StateValueError(f"the state {name!r} was given None; lists and maps hold no nulls, so leave it out")
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether text can be encoded: it is not if it has a half of a pair of surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _converted(value: Any, kind: pa.DataType, name: str) -> Any:
