@@ -10,6 +10,7 @@ from dask_elastic.state.changes.fitting import Fit
 from dask_elastic.state.changes.undo_log import UndoLog
 from dask_elastic.state.map_column import MapColumn
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
+from dask_elastic.vocab.errors import StateValueError
 
 _ABSENT = object()
 
@@ -33,10 +34,24 @@ class MapCell(MutableMapping[Any, Any]):
         self.changed = False
 
     def __getitem__(self, key: Any) -> Any:
+        key = self._stored(key)
         value = self.entries[key]
         if not self._sees(key):
             raise KeyError(key)
         return private_copy(value)
+
+    def _stored(self, key: Any) -> Any:
+        """Return a key as entries have it; there is none for one that does not fit."""
+        try:
+            is_stored = key in self.entries
+        except TypeError:  # what cannot be hashed may be stored as something else
+            is_stored = False
+        if is_stored:
+            return key
+        try:
+            return self._fit_key(key)
+        except StateValueError as error:
+            raise KeyError(key) from error
 
     def _sees(self, key: Any) -> bool:
         column = self._column
@@ -57,6 +72,7 @@ class MapCell(MutableMapping[Any, Any]):
         self.changed = True
 
     def __delitem__(self, key: Any) -> None:
+        key = self._stored(key)
         if key in self.entries and not self._sees(key):
             raise KeyError(key)
         self._note_delete()

@@ -278,6 +278,30 @@ def test_maps_of_dates_and_strings_keep_entries_apart_by_key():
     assert dict(cells.key(position)["by_day"]) == {day: [3]}
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "stored"),
+    [(pa.int64(), "12", 12), (pa.date32(), dt.datetime(2026, 3, 1, 12), dt.date(2026, 3, 1)), (pa.string(), b"a", "a")],
+)
+def test_entry_is_found_by_the_key_with_which_it_was_set(kind, key, stored):
+    bench = Bench({"counts": Map(kind, pa.int64())})
+    for _ in range(2):
+        view = bench.view(["a"])
+        cells = Cells(view)
+        counts = cells.key(0)["counts"]
+        for _ in range(2):
+            counts[key] = counts.get(key, 0) + 1
+        assert key in counts
+        cells.commit()
+        view.commit()
+    counts = Cells(bench.view(["a"])).key(0)["counts"]
+    assert dict(counts) == {stored: 4}
+    assert counts.pop(key) == 4
+    assert not counts
+    assert "n/a" not in counts or kind == pa.string()
+    with pytest.raises(KeyError):
+        del counts[None]
+
+
 def test_python_objects_changed_after_set_or_get_leave_state_unchanged():
     bench = Bench({"notes": List(object), "note": object, "index": Map(pa.int64(), object)})
     view = bench.view(["a"])
