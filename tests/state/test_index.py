@@ -50,6 +50,16 @@ def test_index_finds_the_same_slots_as_a_dict(
         assert index.nbytes > 0
 
 
+def test_table_that_grows_again_before_all_have_moved_loses_none() -> None:
+    index, hashes = NumpyIndex(), np.arange(30_000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    first = 0
+    # The second part makes a table of twice the size, and the third one is too large for that.
+    for stop in (8_192, 8_200, 30_000):
+        index.insert(hashes[first:stop], np.arange(first, stop))
+        first = stop
+        assert index.lookup(hashes[:stop]).tolist() == [*range(stop)]
+
+
 @settings(deadline=None)
 @given(chunks=st.lists(st.lists(words | st.integers(0, 60).map(lambda bucket: bucket << 52), max_size=30), max_size=5))
 def test_large_batches_are_found_in_the_direct_table(chunks: list[list[int]]) -> None:
