@@ -102,9 +102,17 @@ def own_logic(rows: int, keys: int, batch: int, runs: int) -> dict[str, Any]:
 
 
 def measured(
-    windows: Any, rows: pa.RecordBatch, batch: int | Sequence[int], logic: Any, **options: Any
+    windows: Any,
+    rows: pa.RecordBatch,
+    batch: int | Sequence[int],
+    logic: Any,
+    separate: bool = False,
+    **options: Any,
 ) -> tuple[float, Any, Windowing]:
-    """Return the CPU seconds of one task, and what it has measured of its windows; `batch` is the rows of each."""
+    """Return the CPU seconds of one task, and what it has measured of its windows; `batch` is the rows of each.
+
+    With `separate`, rows are added to instances where windows might share slices.
+    """
     topology = de.Topology("corrections")
     source = topology.source("rows", de.sources.Iterable(lambda: [], event_time="at")).key_by("key")
     source.window(windows).compute(logic, name="out", **options)
@@ -123,7 +131,7 @@ def measured(
     sizes = [batch] * -(-rows.num_rows // batch) if isinstance(batch, int) else batch
     for start, size in zip([0, *accumulate(sizes)], sizes, strict=False):
         part = slice(start, start + size)
-        task.process(rows.slice(start, size), hashes[part], reached=reached)
+        task.process(rows.slice(start, size), hashes[part], reached=reached, separate=separate)
         due = int(times[part].max()) // step * step
         if reached is None or due > reached:
             task.fire(SimpleNamespace(record=TimersDue(due), rows=record, reached=reached, side=None), policy)
@@ -147,7 +155,7 @@ def compared(name: str, rows: int, keys: int, batch: int, late: float, runs: int
     slices, instances = (statistics.median(seconds[share]) for share in (True, False))
     found = measured_costs([PartMeasure(None, costs)])
     assert found.keys is not None
-    load = window_load(rows / HOURS / 3600, found.keys, found.units, found.other, found.corrected)
+    load = window_load(rows / HOURS / 3600, found.keys, found.units, found.other, found.corrected, found.lookups)
     plan = plan_windows(windowing, load)
     assert plan.shared is not None
     assert plan.separate is not None

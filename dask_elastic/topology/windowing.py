@@ -170,8 +170,7 @@ class Windowing:
         Whether a row of a span is only in the instance with the same begin and end, as partial results are.
     share : bool or "auto"
         Whether instances share partial results per slice, or have a state each; "auto" shares if rows are in several
-        instances, these consist of at most `MOST_SLICES` slices, and results do not both appear before they close and
-        allow for lateness.
+        instances, and these consist of at most `MOST_SLICES` slices.
     spans : {"within", "overlapping"}
         Which instances a row of a span is in: those that contain all of it, or any part of it.
 
@@ -242,9 +241,6 @@ class Windowing:
     def shares(self) -> bool:
         """Whether instances share partial results per slice."""
         if self.share == "auto":
-            if self.emit == "updates" and self.allowed_lateness:
-                # Slices are merged after each batch, which may cost more; the choice could not follow the load.
-                return False
             longest = max((window.length for window in self._event_windows), default=0)
             slices = (longest + self.allowed_lateness) // max(1, self.slice)
             return self.unshared is None and slices <= MOST_SLICES
@@ -263,11 +259,8 @@ class Windowing:
 
     @property
     def changes_sharing(self) -> bool:
-        """Whether a running job may cease to share partial results, and begin to again.
-
-        Not with allowed lateness: partial results of instances are then those that late rows have corrected.
-        """
-        return self.share == "auto" and self.shares and not self.allowed_lateness
+        """Whether a running job may cease to share partial results, and begin to again."""
+        return self.share == "auto" and self.shares
 
     @property
     def separate_if_fixed(self) -> bool:

@@ -50,13 +50,14 @@ class WindowCosts(NamedTuple):
     results, instances : float
         Results of closed instances; and these instances, each as the share of the executor's shards that closed it.
     corrections, correcting : float
-        Pairs of a row and a closed instance that it corrects, and the CPU seconds of correcting instances of slices; of
-        other instances, they are part of `adding`.
+        Pairs of a row and a closed instance that it corrects, and the CPU seconds of correcting instances where windows
+        may share slices, without looking up these; of other instances, they are part of `adding`.
     updates, emitting : float
         Results of open instances, and the CPU seconds of making rows of them; with either plan.
     lookups, looked, consolidating : float
-        The work of consolidating them from slices, as of `update_lookups`, that there would be; the part of it that was
-        done, because the partials are of slices; and the CPU seconds of this part.
+        The work of consolidating them from slices, and closed instances with a first late row of a key, as of
+        `update_lookups`, that there would be; the part of it that was done, because the partials are of slices; and the
+        CPU seconds of this part.
 
     Examples
     --------

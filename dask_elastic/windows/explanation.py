@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.topology.windowing import EventWindow, Windowing, duration_text
+from dask_elastic.windows.sharing_choice import kept_per_key
 from dask_elastic.windows.unit_costs import COUNTS_AND_SUMS, MeasuredCosts
 from dask_elastic.windows.window_plan import Partials, WindowPlan, plan_windows, single_lookups, window_load
 
@@ -92,10 +93,7 @@ class WindowExplanation:
         windows = [window for window in self.windowing.windows if isinstance(window, EventWindow)]
         if not windows:
             return None
-        if self.shares:
-            longest = max(window.length for window in windows) + self.windowing.allowed_lateness
-            return -(-longest // self.windowing.slice)
-        return sum(-(-(window.length + self.windowing.allowed_lateness) // window.frequency) for window in windows)
+        return kept_per_key(self.windowing, "slices" if self.shares else "instances")
 
     def __str__(self) -> str:
         lines = [f"{self.operator}: {self.windowing}"]
@@ -173,7 +171,9 @@ class WindowExplanation:
         if measured is None or not measured.rows:
             return "corrections: not measured yet"
         cost = measured.units.correction
-        each = "" if cost is None else f", {_duration(cost)} each with slices"
+        each = "" if cost is None else f", {_duration(cost)} each"
+        if cost is not None and self.windowing.emit != "updates":
+            each += f"; with slices, {self._lookups(measured)}"
         return f"corrections: {measured.corrected:.3g} per row{each}"
 
     def _updates(self) -> str:
@@ -181,12 +181,14 @@ class WindowExplanation:
         measured = None if self.measured is None else self.measured.costs
         if measured is None or not measured.updates:
             return "updates: not measured yet; as those of batches of one row"
+        return f"updates: {measured.updates:.3g} results per row; with slices, {self._lookups(measured)}"
+
+    @staticmethod
+    def _lookups(measured: MeasuredCosts) -> str:
+        """Return how many slices updates and corrections look up, and what that costs."""
         units = measured.units
         guessed = "" if "lookup" in units.measured else ", as of counts and sums"
-        return (
-            f"updates: {measured.updates:.3g} results per row; with slices, {measured.lookups:.3g} lookups per row, "
-            f"{_duration(units.lookup)} each{guessed}"
-        )
+        return f"{measured.lookups:.3g} lookups per row, {_duration(units.lookup)} each{guessed}"
 
     def _measured(self, measured: WindowMeasures) -> str:
         cost = "" if measured.row_cost is None else f", {measured.row_cost * 1e9:.0f} ns per row"
@@ -259,7 +261,7 @@ slices, 400 ns per result of instances; those of counts and sums, since nothing 
     else:
         found = measured.costs or MeasuredCosts(COUNTS_AND_SUMS, 0.0, None, 0.0)
         keys = found.keys or max(1.0, measured.state_bytes / PARTIAL_BYTES / per_key)
-        lookups = found.lookups if found.updates else single_lookups(windowing)
+        lookups = single_lookups(windowing) if windowing.emit == "updates" and not found.updates else found.lookups
         rows = measured.event_rows or measured.rows
         load = window_load(rows, keys, found.units, found.other, found.corrected, lookups)
     return WindowExplanation(operator, windowing, plan_windows(windowing, load), measured, current, changes)

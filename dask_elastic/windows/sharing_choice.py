@@ -48,7 +48,9 @@ class SharingLoad:
     keys : float or None
         The keys of a result; None to estimate them by the partials.
     lookups : float
-        Slices of keys that a row makes updates look up, on average.
+        Slices of keys that a row makes updates and corrections look up, on average.
+    corrected : float
+        Closed instances that a row corrects, on average.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class SharingLoad:
     other: float = 0.0
     keys: float | None = None
     lookups: float = 0.0
+    corrected: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def choose_sharing(
     """
     keys = max(1.0, load.partials / kept_per_key(windowing, current)) if load.keys is None else load.keys
     costs = load.costs
-    plan = plan_windows(windowing, window_load(load.rows, keys, costs, load.other, lookups=load.lookups))
+    plan = plan_windows(windowing, window_load(load.rows, keys, costs, load.other, load.corrected, load.lookups))
     assert plan.shared is not None
     assert plan.separate is not None
     close = keys * ((plan.most_merges or 0.0) * costs.merge if costs.formed is None else costs.formed)
@@ -155,9 +158,10 @@ def kept_per_key(windowing: Windowing, partials: Partials) -> int:
     (6, 6)
     """
     windows = [window for window in windowing.windows if isinstance(window, EventWindow)]
+    lateness = windowing.allowed_lateness
     if partials == "slices":
-        return max(window.length for window in windows) // windowing.slice
-    return sum(-(-window.length // window.frequency) for window in windows)
+        return -(-(max(window.length for window in windows) + lateness) // windowing.slice)
+    return sum(-(-(window.length + lateness) // window.frequency) for window in windows)
 
 
 class Agreement:

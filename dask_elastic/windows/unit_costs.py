@@ -64,9 +64,11 @@ class UnitCosts:
     formed : float or None
         For a result that was merged from slices, with all of its merges; None if there is none yet.
     correction : float or None
-        For a late row and a closed instance of slices that it corrects; None if that is not measured.
+        For a late row and a closed instance that it corrects, without lookups, where windows may share slices; None if
+        that is not measured.
     lookup : float
-        For a slice of a key that is looked up for updates, as counted by `update_lookups`, with its merges.
+        For a slice of a key that is looked up for updates and corrections, as counted by `update_lookups`, with its
+        merges.
     measured : tuple of str
         Which of these are measured; the others are those of counts and sums.
     """
@@ -239,8 +241,8 @@ class MeasuredCosts:
     corrected : float
         Closed instances that a row corrects, on average.
     updates, lookups : float
-        Results of open instances for a row, on average; and the slices of keys that it takes to consolidate them, as
-        counted by `update_lookups`, with either plan.
+        Results of open instances for a row, on average; and the slices of keys that it takes to consolidate them, and
+        closed instances that it is the first to correct, as counted by `update_lookups`, with either plan.
     """
 
     units: UnitCosts

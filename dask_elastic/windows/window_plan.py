@@ -59,10 +59,10 @@ class WindowLoad:
     corrected : float
         Closed instances that a row corrects, on average.
     correction_cost : float or None
-        CPU seconds to correct an instance of slices; None for those of merging its slices, which the first late row of
-        each key does.
+        CPU seconds to correct an instance, without its lookups, where windows may share slices: with either plan if it
+        may change. None for those of merging its slices, which the first late row of each key does.
     lookups : float
-        Slices of keys that a row makes updates look up, on average, as counted by `update_lookups`.
+        Slices of keys that a row makes updates and corrections look up, on average, as counted by `update_lookups`.
     lookup_cost : float
         CPU seconds of one of them, with its merges.
 
@@ -115,7 +115,7 @@ def window_load(
     corrected : float
         Closed instances that a row corrects, on average.
     lookups : float
-        Slices of keys that a row makes updates look up, on average.
+        Slices of keys that a row makes updates and corrections look up, on average.
 
     Returns
     -------
@@ -248,7 +248,7 @@ def plan_windows(windowing: Windowing, load: WindowLoad, slice: int | None = Non
         found = _consolidation(windows, size)
     except PlanningError:
         return WindowPlan(windows, size, "instances", "they consist of too many slices")
-    return _cheaper(windows, size, found, load)
+    return _cheaper(windows, size, found, load, windowing.changes_sharing)
 
 
 def single_lookups(windowing: Windowing) -> float:
@@ -303,7 +303,9 @@ def _consolidation(windows: tuple[EventWindow, ...], size: int) -> Consolidation
     return plan(spans, 1)
 
 
-def _cheaper(windows: tuple[EventWindow, ...], size: int, found: ConsolidationPlan, load: WindowLoad) -> WindowPlan:
+def _cheaper(
+    windows: tuple[EventWindow, ...], size: int, found: ConsolidationPlan, load: WindowLoad, changes: bool
+) -> WindowPlan:
     slice_seconds = size * 1e-6
     seconds = found.horizon * slice_seconds
     rows = sharing(found, load.rows * slice_seconds, load.row_cost, 0.0)
@@ -314,9 +316,12 @@ def _cheaper(windows: tuple[EventWindow, ...], size: int, found: ConsolidationPl
     merging = merges * load.keys * load.merge_cost if load.formed_cost is None else results * load.formed_cost
     slices = max(window.length for window in windows) // size
     correction = slices * load.merge_cost if load.correction_cost is None else load.correction_cost
-    amended = load.rows * (load.corrected * correction + load.lookups * load.lookup_cost)
-    shared = rows.shared / seconds + merging + amended + other
+    corrections = load.rows * load.corrected * correction
+    shared = rows.shared / seconds + merging + corrections + load.rows * load.lookups * load.lookup_cost + other
     separate = rows.separate / seconds + results * load.result_cost + other
+    if changes and load.correction_cost is not None:
+        # Late rows are added apart from others, whatever the plan.
+        separate += corrections
     overlap = math.fsum(window.length / window.frequency for window in windows)
     reason = "they cost less"
     if shared >= separate:

@@ -135,8 +135,8 @@ def test_instances_share_slices_if_a_row_is_in_several():
     assert Windowing((EventWindow(0, 2000, 1),), ("departure",), share=True).shares
     updated = replace(HALVES, emit="updates")
     assert updated.shares
-    assert not replace(updated, allowed_lateness=5).shares
-    assert replace(updated, allowed_lateness=5, share=True).shares
+    assert replace(updated, allowed_lateness=5).shares
+    assert not replace(updated, allowed_lateness=6000).shares
     assert updated.has_same_state(replace(updated, share=True))
     assert not updated.has_same_state(replace(updated, share=False))
 
@@ -151,10 +151,10 @@ def test_sharing_where_it_is_not_possible_is_refused(windowing):
         replace(windowing, share=True)
 
 
-def test_sharing_changes_without_lateness_and_by_the_cost_model_only():
+def test_sharing_changes_by_the_cost_model_only():
     assert HALVES.changes_sharing
-    assert replace(HALVES, emit="updates").changes_sharing
-    for change in ({"share": True}, {"share": False}, {"allowed_lateness": 5}):
+    assert replace(HALVES, emit="updates", allowed_lateness=5).changes_sharing
+    for change in ({"share": True}, {"share": False}, {"allowed_lateness": 6000}):
         assert not replace(HALVES, **change).changes_sharing
 
 

@@ -161,13 +161,17 @@ def test_running_merges_are_planned_where_they_are_fewer():
     assert found.most_merges == 3
 
 
-def test_corrections_count_for_slices_alone():
-    late = replace(FIGURE_7, allowed_lateness=MINUTE)
+@pytest.mark.parametrize("share", [True, "auto"])
+def test_corrections_count_for_slices_alone_unless_both_plans_correct_apart(share):
+    late = replace(FIGURE_7, allowed_lateness=MINUTE, share=share)
     load = replace(LOAD, corrected=0.5)
     before, after = plan_windows(late, LOAD), plan_windows(late, load)
     assert (before.partials, after.separate) == ("slices", before.separate)
     assert after.shared - before.shared == pytest.approx(LOAD.rows * 0.5 * 4 * LOAD.merge_cost)
-    assert plan_windows(late, replace(load, correction_cost=1e-3)).partials == "instances"
+    measured = plan_windows(late, replace(load, correction_cost=1e-3))
+    assert measured.shared - before.shared == pytest.approx(LOAD.rows * 0.5 * 1e-3)
+    assert measured.separate - before.separate == pytest.approx(LOAD.rows * 0.5 * 1e-3 if share == "auto" else 0)
+    assert measured.partials == ("slices" if share == "auto" else "instances")
     with pytest.raises(PlanningError, match="corrected is -1"):
         replace(LOAD, corrected=-1)
 
@@ -175,13 +179,17 @@ def test_corrections_count_for_slices_alone():
 def test_explanation_tells_what_corrections_cost():
     late = replace(FIGURE_7, allowed_lateness=MINUTE)
     assert "corrections: not measured yet" in str(explain_windows("loans", late))
-    costs = WindowCosts(rows=100, batches=1, pairs=100, adding=1e-3, corrections=5, correcting=1e-4)
+    costs = WindowCosts(rows=100, batches=1, pairs=100, adding=1e-3, corrections=5, correcting=1e-4, lookups=2e5)
     measured = measured_costs([PartMeasure(1e-4, costs)])
     assert measured.other == pytest.approx(1e-4 - 1e-6 - (1e-3 - measured.units.batch) / 100)
-    found = explain_windows("loans", late, WindowMeasures(100.0, 0.01, 1000, measured))
-    assert "corrections: 0.05 per row, 20 us each with slices" in str(found)
+    load = WindowMeasures(100.0, 0.01, 1000, measured)
+    found = explain_windows("loans", late, load)
+    guessed = "with slices, 2e+03 lookups per row, 150 ns each, as of counts and sums"
+    assert f"corrections: 0.05 per row, 20 us each; {guessed}" in str(found)
     assert found.partials_per_key == 5
-    assert "Job.share" not in str(found)
+    assert "Job.share('loans', 'instances') changes at once to them" in str(found)
+    found = explain_windows("loans", replace(late, emit="updates"), load)
+    assert "corrections: 0.05 per row, 20 us each\nupdates: not measured yet" in str(found)
 
 
 def test_updates_count_for_slices_alone():
@@ -225,8 +233,4 @@ def test_batch_of_one_row_looks_up_the_slices_of_all_instances_of_the_row():
 def test_explanation_tells_why_there_is_no_alternative():
     spans = replace(FIGURE_7, time=("at", "until"))
     assert "the alternative: none, because rows that stand for spans" in str(explain_windows("loans", spans))
-    updated = replace(FIGURE_7, allowed_lateness=MINUTE, emit="updates")
-    found = explain_windows("loans", updated)
-    assert "partials: of instances (share='auto')" in str(found)
-    assert found.partials_per_key == 2 + 2 + 2 + 2
     assert str(explain_windows("visits", Windowing((session("1h"),), ("at",)))).startswith("visits: sessions")

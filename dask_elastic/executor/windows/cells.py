@@ -180,7 +180,9 @@ class EventCells:
         if self.merges:
             taken = np.logical_or.reduce([spans_.total > spans_.ended(reached) for spans_ in found])
             return self._in_slices(numbers, starts, index, taken, len(times), counts, late_rows)
-        return self._in_instances(found, index, len(times), reached, counts, late_rows)
+        # Beside slices, closed instances are corrected apart.
+        since = reached if self._apart else reached - self.lateness
+        return self._in_instances(found, index, len(times), reached, since, counts, late_rows)
 
     def of_closed(self, times: Times, reached: int) -> Assigned:
         """Return the closed instances that rows at points in time still correct; see `of_points`."""
@@ -188,13 +190,14 @@ class EventCells:
         starts = self.offset + numbers * self.slice
         found = [self._containing(window, starts, starts + self.slice) for window in self.windows]
         closed = [one._replace(last=np.minimum(one.last, _last_ended(one.window, reached))) for one in found]
-        return self._in_instances(closed, index, len(times), reached, RowCounts(), None)
+        return self._in_instances(closed, index, len(times), reached, reached - self.lateness, RowCounts(), None)
 
     def of_spans(self, begins: Times, ends: Times, reached: int, side: WindowSide | None = None) -> Assigned:
         """Return the cells of rows that each stand for a span of time; see `of_points`."""
         found = self._containing_spans(begins, ends)
         found, counts, late = self._counted(found, np.ones(len(begins), np.int64), reached, side)
-        return self._in_instances(found, np.arange(len(begins)), len(begins), reached, counts, late)
+        since = reached - self.lateness
+        return self._in_instances(found, np.arange(len(begins)), len(begins), reached, since, counts, late)
 
     def _containing_spans(self, begins: Times, ends: Times) -> list[_Spans]:
         bounds = overlap_bounds(begins, ends) if self._overlapping else (begins, ends)
@@ -381,11 +384,12 @@ class EventCells:
         index: npt.NDArray[np.intp] | None,
         count: int,
         reached: int,
+        since: int,
         counts: RowCounts,
         late: Mask | None,
     ) -> Assigned:
-        """Return the instances that take rows, each as a cell."""
-        parts = [self._open(position, spans_, reached) for position, spans_ in enumerate(found)]
+        """Return the instances that end later than `since`, each as a cell."""
+        parts = [self._later(position, spans_, since) for position, spans_ in enumerate(found)]
         owners, numbers, starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         if len(found) > 1:
             order = np.argsort(owners, kind="stable")
@@ -394,10 +398,10 @@ class EventCells:
         rows, cells = _pairs(lengths, index, count)
         return Assigned(rows, cells, numbers, starts, ends, ends <= reached, counts, late, bool(self._apart))
 
-    def _open(self, position: int, found: _Spans, reached: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Return the instances of one window that take rows: the position of the span, number, begin and end."""
+    def _later(self, position: int, found: _Spans, since: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Return the instances of one window that end later: the position of the span, number, begin and end."""
         window = found.window
-        firsts = np.maximum(found.first, _last_ended(window, reached - self.lateness) + 1)
+        firsts = np.maximum(found.first, _last_ended(window, since) + 1)
         lengths = np.maximum(found.last - firsts + 1, 0)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         instances = spans(firsts, lengths)

@@ -1,8 +1,8 @@
-"""Corrections of closed instances whose partials are of slices: a late row makes a partial of its instance."""
+"""Corrections of closed instances in jobs whose windows share slices: a late row makes a partial of its instance."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,9 @@ from dask_elastic.executor.windows.bound_windows import BoundWindows
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.event_times import Times
 from dask_elastic.executor.windows.known_cells import CellsOfRows, keys_at
+from dask_elastic.executor.windows.partial_kinds import PartialKinds
 from dask_elastic.executor.windows.partials import placed
+from dask_elastic.executor.windows.running_merges import Merged, by_key, merge
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.slices_of_keys import MOST_LOOKUPS, SlicesOfKeys
 from dask_elastic.routing.hashing import checks_of
@@ -23,11 +25,12 @@ from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.state.slots import Column, SlotArrays
 from dask_elastic.state.store import KeyedStore
-from dask_elastic.state.window_fields import NO_END
+from dask_elastic.state.window_fields import NO_END, NOT_CLOSED
 from dask_elastic.state.windows.instance_marks import has_mark, marked
 from dask_elastic.topology.aggregates.ragged import joined_columns, spans
-from dask_elastic.topology.windowing import Windowing
+from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.chosen_rows import ChosenRows, copied, taken
+from dask_elastic.vocab.window_costs import WindowCosts, update_lookups
 
 
 class Corrections(NamedTuple):
@@ -45,12 +48,13 @@ class CorrectedSlices(SlicesOfKeys):
     is that of this partial, which late rows are added to, and counts its revisions. A late row that is on time for
     other instances is added to its slice as well, which only those are merged from.
 
+    If rows were added to instances when this one was open, it has a partial of these rows already. It takes its place,
+    merged from it as well; a revision tells both apart.
+
     Parameters
     ----------
-    windowing : Windowing
-        Windows that share slices, with allowed lateness.
-    keys : sequence of str
-        The key columns.
+    operator : Compute
+        A compute with windows that may share slices, and allowed lateness.
     store : KeyedStore
         The store.
     session : Session
@@ -61,30 +65,49 @@ class CorrectedSlices(SlicesOfKeys):
         The number of groups of the component's key space.
     emits : bool
         Whether the output is read.
+    kinds : PartialKinds
+        Up to which event time the task may have slices.
+    clock : callable
+        Returns the CPU seconds of the thread.
 
     Notes
     -----
-    Slices hold the rows that were on time for one of their instances when they came. All rows that are late for an
-    instance of their key go to its partial, the first of which makes it: until then its slices have just the rows that
-    were on time for it.
+    Slices hold the rows that were on time for one of their instances when they came, and instances beside them those
+    that were on time for them. All rows that are late for an instance of their key go to its corrected partial, the
+    first of which makes it: until then its slices have just the rows that were on time for it.
     """
 
     def __init__(
         self,
-        windowing: Windowing,
-        keys: Sequence[str],
+        operator: Compute,
         store: KeyedStore,
         session: Session,
         places: SlicePlaces,
         groups: int,
         emits: bool,
+        kinds: PartialKinds,
+        clock: Callable[[], float],
     ) -> None:
-        super().__init__(windowing, keys, store, session, places, groups)
-        self._cells = EventCells(windowing, separate=True)
+        assert operator.windowing is not None
+        super().__init__(operator.windowing, operator.keys, store, session, places, groups)
+        self._cells = EventCells(operator.windowing, separate=True)
         self._emits = emits
+        self._kinds = kinds
+        self._clock = clock
+        self._costs = WindowCosts()
         # The earliest end of the partials of instances, as of some owners of the shards.
         self._earliest: int | None = None
         self._owners: object = None
+
+    def take_costs(self) -> WindowCosts:
+        """Return what merging slices into corrected instances has cost since the last call."""
+        costs, self._costs = self._costs, WindowCosts()
+        return costs
+
+    def added(self, ends: Times) -> None:
+        """Note that rows were added to instances beside slices, which stay until their lateness has passed."""
+        earliest = int(ends.min())
+        self._earliest = earliest if self._earliest is None else min(self._earliest, earliest)
 
     def of(
         self, bound: BoundWindows, rows: pa.RecordBatch | ChosenRows, hashes: Words, times: Times, reached: int
@@ -128,8 +151,7 @@ class CorrectedSlices(SlicesOfKeys):
         if self._emits:
             keys = keys_at(rows, self._keys, located.first)
             outputs = [bound.batch(keys.columns, starts, ends, after, revisions)]
-        earliest = int(ends.min())
-        self._earliest = earliest if self._earliest is None else min(self._earliest, earliest)
+        self.added(ends)
         return Corrections(located, [*after, marked(starts), ends, *found.identities(), revisions], outputs)
 
     def _before(
@@ -139,16 +161,32 @@ class CorrectedSlices(SlicesOfKeys):
         current = self._session.gather(found.located)
         own = bound.own
         before, revisions = current[:own], current[own + 4] + 1
-        fresh = np.flatnonzero(current[own + 1] == NO_END)
+        fresh = np.flatnonzero(current[own + 4] == NOT_CLOSED)
         if len(fresh):
+            began = self._clock()
             hashes, checks = (words.take(fresh) for words in found.identities())
-            merged, having = self._of_slices(bound, hashes, checks, starts.take(fresh), ends.take(fresh))
-            having = fresh.take(having)
-            before = [placed(*one, having) for one in zip(before, merged, strict=True)]
+            bounds = starts.take(fresh), ends.take(fresh)
+            lookups = self._lookups(*bounds)
+            self._costs = WindowCosts(lookups=lookups)
+            # A partial of an instance that is not corrected yet has the rows that were added to instances.
+            made = Merged([column.take(fresh) for column in before], current[own + 1].take(fresh) != NO_END)
+            if self._kinds.last_end(bound, of_instances=False) > int(bounds[0].min()):
+                merged, having = self._of_slices(bound, hashes, checks, *bounds)
+                of_slices = by_key(bound.bundle, merged, np.arange(len(having)), having, len(fresh))
+                made = merge(bound.bundle, of_slices, made)
+                self._costs = WindowCosts(lookups=lookups, looked=lookups, consolidating=self._clock() - began)
+            having = np.flatnonzero(made.present)
+            before = [
+                placed(old, new.take(having), fresh.take(having)) for old, new in zip(before, made.values, strict=True)
+            ]
             # The close of an instance has emitted revision 0, unless this is its first row of the key.
-            revisions[fresh] = 0
-            revisions[having] = 1
+            revisions[fresh] = made.present
         return before, revisions
+
+    def _lookups(self, starts: Times, ends: Times) -> float:
+        """Return the work of merging instances of keys from slices, whether there are any or not."""
+        lengths = (ends - starts) // self._slices.slice
+        return update_lookups(keys=lengths.sum() / lengths.max(), slices=lengths.max(), instances=0)
 
     def _of_slices(
         self, bound: BoundWindows, hashes: Words, checks: Words, starts: Times, ends: Times

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ import numpy.typing as npt
 from dask_elastic.state.slots import Column
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.ragged import Ragged
+
+Positions: TypeAlias = npt.NDArray[np.intp]
 
 
 class Merged(NamedTuple):
@@ -140,6 +142,35 @@ def merge(bundle: Bundle, left: Merged, right: Merged) -> Merged:
     return Merged(values, left.present | right.present)
 
 
+def by_key(bundle: Bundle, values: list[Column], inside: Positions, keys: Positions, count: int) -> Merged:
+    """Return some state as that of all keys, most of which may have none.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        The aggregates.
+    values : list of (ndarray or Ragged)
+        The state.
+    inside : ndarray of intp
+        The positions in it to take.
+    keys : ndarray of intp
+        The key of each of them.
+    count : int
+        The number of keys.
+
+    Returns
+    -------
+    Merged
+        The state of all keys.
+    """
+    present: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
+    present[keys] = True
+    columns = [column.take(inside) for column in values]
+    if len(inside) < count:
+        columns = [placed(field.initially(count), keys, new) for field, new in zip(bundle.fields, columns, strict=True)]
+    return Merged(columns, present)
+
+
 def _padded(merged: Merged, count: int) -> Merged:
     """Return the state of more keys; new ones are not present."""
     more = count - len(merged.present)
@@ -151,7 +182,7 @@ def _padded(merged: Merged, count: int) -> Merged:
     )
 
 
-def placed(column: Any, places: npt.NDArray[np.intp], new: Any) -> Any:
+def placed(column: Any, places: Positions, new: Any) -> Any:
     """Return a column with some values replaced.
 
     Parameters

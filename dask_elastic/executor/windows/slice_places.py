@@ -179,20 +179,20 @@ class SlicePlaces:
         Returns None, and changes no state, if they cannot be closed so: slots must be searched.
         """
         try:
-            return self._closed(bound, shards, since, until) if self._may_close(bound, shards) else None
+            return self._closed(bound, shards, since, until) if self._may_close(bound, shards, since) else None
         except Exception:  # user code that merges, or slots that moved; closed again by a search, where errors count
             self.forget()
             self._skip = SKIPPED_CLOSES
             return None
 
-    def _may_close(self, bound: BoundWindows, shards: Mask) -> bool:
+    def _may_close(self, bound: BoundWindows, shards: Mask, since: int) -> bool:
         if self._skip:
             self._skip -= 1
             return False
         owned = self._store.owner == self._session.task
         if self._store.storage.on_disk or (owned & ~shards).any():
             return False
-        if self._has_many() or (self._version != self._current() and not self._searched(bound, owned)):
+        if self._has_many() or (self._version != self._current() and not self._searched(bound, owned, since)):
             self._skip = SKIPPED_CLOSES
             return False
         return True
@@ -203,14 +203,18 @@ class SlicePlaces:
     def _current(self) -> tuple[object, ...]:
         return self._store.layout, self._store.owner_version, self._known.generation
 
-    def _searched(self, bound: BoundWindows, shards: Mask) -> bool:
-        """Enter all slots of some shards in the tables; returns whether all are in their places."""
+    def _searched(self, bound: BoundWindows, shards: Mask, closed: int) -> bool:
+        """Enter all slots of some shards in the tables; returns whether all are in their places.
+
+        Not those of instances that are closed up to an event time.
+        """
         owners = self._store.owner_version
 
         def with_rows(arrays: SlotArrays, window: slice) -> Mask:
-            found: Mask = arrays.values[bound.own + 1][window] != NO_END
-            # Corrected instances have closed: none is merged from them.
-            return found & ~has_mark(arrays.values[bound.own][window]) if self._cells.lateness else found
+            starts, ends = (np.asarray(arrays.values[bound.own + side][window], np.int64) for side in (0, 1))
+            found: Mask = ends != NO_END
+            # Those that are kept for corrections: no result is merged from them.
+            return found & ~(has_mark(starts) & (ends <= closed)) if self._cells.lateness else found
 
         self.forget()
         found = self._session.read(with_rows, shards)
@@ -331,7 +335,7 @@ class SlicePlaces:
         """Remove the slices that no instance needs that ends later; after `close`."""
         for number in self._no_longer_needed(until):
             while not all(self._removed(bound, shards, number, place) for place in self._places_of(number)):
-                self._searched(bound, shards & (self._store.owner == self._session.task))
+                self._searched(bound, shards & (self._store.owner == self._session.task), until)
         self.expired(until)
 
     def _no_longer_needed(self, until: int) -> list[int]:

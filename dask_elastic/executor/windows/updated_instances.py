@@ -21,8 +21,7 @@ from dask_elastic.executor.windows.cell_writes import CellWrite, write_cells
 from dask_elastic.executor.windows.cells import EventCells, Numbers
 from dask_elastic.executor.windows.known_cells import keys_at
 from dask_elastic.executor.windows.partial_kinds import PartialKinds
-from dask_elastic.executor.windows.partials import placed
-from dask_elastic.executor.windows.running_merges import Merged, RunningMerges, merge
+from dask_elastic.executor.windows.running_merges import Merged, RunningMerges, by_key, merge
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.slices_of_keys import MOST_LOOKUPS, SlicesOfKeys
 from dask_elastic.routing.part_identity import part_checks, part_hashes
@@ -95,6 +94,8 @@ class UpdatedInstances(SlicesOfKeys):
         Where its slices are.
     groups : int
         The number of groups of the component's key space.
+    kinds : PartialKinds
+        Up to which event time the task may have partials of either kind.
     clock : callable
         Returns the CPU seconds of the thread.
     """
@@ -106,12 +107,13 @@ class UpdatedInstances(SlicesOfKeys):
         session: Session,
         places: SlicePlaces,
         groups: int,
+        kinds: PartialKinds,
         clock: Callable[[], float],
     ) -> None:
         assert operator.windowing is not None
         super().__init__(operator.windowing, operator.keys, store, session, places, groups)
         self._instances = EventCells(operator.windowing, separate=True)
-        self._kinds = PartialKinds(store, session)
+        self._kinds = kinds
         self._clock = clock
         self._costs = WindowCosts()
 
@@ -145,8 +147,6 @@ class UpdatedInstances(SlicesOfKeys):
         if not writes:
             return []
         with _Undone(self._session, bound, writes):
-            for one in writes:
-                self._kinds.added(False, self._places.starts(one.numbers) + self._slices.slice)
             return self._results(bound, _Touched.of(writes, self._keys), reached)
 
     def write_instances(self, bound: BoundWindows, write: CellWrite) -> list[pa.RecordBatch]:
@@ -156,7 +156,6 @@ class UpdatedInstances(SlicesOfKeys):
         """
         starts, ends = unmarked(np.asarray(write.after[bound.own])), np.asarray(write.after[bound.own + 1])
         with _Undone(self._session, bound, [write]):
-            self._kinds.added(True, ends)
             values = write.after[: bound.own]
             if self._kinds.last_end(bound, of_instances=False) > int(starts.min()):
                 return self._with_slices(bound, write, starts, ends, values)
@@ -247,7 +246,7 @@ class UpdatedInstances(SlicesOfKeys):
         values, live = read
         live &= np.asarray(values.pop()) == marked(starts.take(found))
         inside = np.flatnonzero(live)
-        return _by_key(bound, values, inside, found.take(inside), len(keys))
+        return by_key(bound.bundle, values, inside, found.take(inside), len(keys))
 
     def _read(self, bound: BoundWindows, touched: _Touched, numbers: Numbers) -> dict[int, Merged]:
         """Return the state of slices by key."""
@@ -262,7 +261,7 @@ class UpdatedInstances(SlicesOfKeys):
             edges = np.searchsorted(owners, np.arange(len(part) + 1) * count)
             for position, number in enumerate(part.tolist()):
                 inside = np.arange(edges[position], edges[position + 1])
-                found[number] = _by_key(bound, values, inside, owners.take(inside) - position * count, count)
+                found[number] = by_key(bound.bundle, values, inside, owners.take(inside) - position * count, count)
         return found
 
 
@@ -317,14 +316,3 @@ def update_costs(cells: EventCells, starts: Numbers, ends: Numbers, seconds: flo
     return WindowCosts(
         updates=len(starts), emitting=seconds, lookups=update_lookups(int(keys.max()), slices, instances)
     )
-
-
-def _by_key(bound: BoundWindows, values: list[Column], inside: Slots, keys: Slots, count: int) -> Merged:
-    """Return state as that of all keys, most of which may have none."""
-    present: npt.NDArray[np.bool_] = np.zeros(count, np.bool_)
-    present[keys] = True
-    columns = [column.take(inside) for column in values]
-    if len(inside) < count:
-        fields = bound.bundle.fields
-        columns = [placed(one.initially(count), new, keys) for one, new in zip(fields, columns, strict=True)]
-    return Merged(columns, present)

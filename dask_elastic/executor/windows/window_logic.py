@@ -24,6 +24,7 @@ from dask_elastic.executor.windows.closing import (
 from dask_elastic.executor.windows.corrected_slices import CorrectedSlices
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
+from dask_elastic.executor.windows.partial_kinds import PartialKinds
 from dask_elastic.executor.windows.session_cells import make_cells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.timed_rows import TimedRows
@@ -83,15 +84,16 @@ class WindowLogic:
         self._corrected: CorrectedSlices | None = None
         self._adding = AddedRows(operator, self.cells, self._known, session)
         self._updates: UpdatedInstances | None = None
+        self._kinds: PartialKinds | None = None
         self._updating = WindowCosts()
         if isinstance(self.cells, EventCells) and self.cells.merges:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
             self._instances = EventCells(operator.windowing, separate=True)
-            shared = store, session, self._places, groups
+            shared, self._kinds = (store, session, self._places, groups), PartialKinds(store, session)
             if operator.windowing.allowed_lateness:
-                self._corrected = CorrectedSlices(operator.windowing, operator.keys, *shared, emits)
+                self._corrected = CorrectedSlices(operator, *shared, emits, self._kinds, self._began)
             if operator.windowing.emit == "updates" and emits:
-                self._updates = UpdatedInstances(operator, *shared, self._began)
+                self._updates = UpdatedInstances(operator, *shared, self._kinds, self._began)
         self._emits = emits
         self._bound: BoundWindows | None = None
         self.clock: Callable[[], float] | None = None
@@ -152,7 +154,7 @@ class WindowLogic:
             if self._corrected is not None and assigned.counts.corrected:
                 corrected = self._corrected.of(bound, rows, hashes, times[0], closed)
                 began, since = self._began(), began
-                self._note_corrections(assigned, began - since)
+                self._note_corrections(assigned, began - since, self._corrected.take_costs())
             outputs = self._updated(bound, rows, hashes, assigned, closed)
             if self._corrected is not None:
                 outputs += self._corrected.write(corrected)
@@ -163,7 +165,7 @@ class WindowLogic:
                 if self._updating.updates:
                     self._tally().add(self._updating)
                 if corrected is None and assigned.counts.corrected:
-                    self._note_corrections(assigned, 0.0)
+                    self._note_corrections(assigned, 0.0, WindowCosts())
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task
@@ -188,6 +190,10 @@ class WindowLogic:
                 return []
             rows, hashes = taken(rows, assigned.rows), hashes.take(assigned.rows)
         if self._places is not None and len(assigned.numbers):
+            if self._kinds is not None:
+                self._kinds.added(assigned.of_instances, assigned.ends)
+            if self._corrected is not None and assigned.of_instances:
+                self._corrected.added(assigned.ends)
             if not assigned.of_instances:
                 writes = self._adding.in_places(bound, rows, hashes, assigned, self._places)
                 if self._updates is None:
@@ -382,9 +388,10 @@ class WindowLogic:
     def _began(self) -> float:
         return 0.0 if self.clock is None else self.clock()
 
-    def _note_corrections(self, assigned: Assigned, seconds: float) -> None:
+    def _note_corrections(self, assigned: Assigned, seconds: float, merging: WindowCosts) -> None:
         if self.clock is not None:
-            self._tally().add(WindowCosts(corrections=assigned.counts.corrected, correcting=seconds))
+            correcting = seconds - merging.consolidating
+            self._tally().add(merging._replace(corrections=assigned.counts.corrected, correcting=correcting))
 
     def _tally(self) -> WindowTally:
         tallies, task = self._store.window_costs, self._session.task

@@ -30,7 +30,7 @@ class WindowCommands(ABC):
         Parameters
         ----------
         operator : str
-            A compute of aggregates over windows, with ``share="auto"`` and without ``allowed_lateness``.
+            A compute of aggregates over windows, with ``share="auto"``.
         partials : {"slices", "instances", "auto"}
             Rows are added to one partial result per slice, which windows share, or to one for each instance that
             contains them. With ``"auto"``, as at the start, the cost model chooses at the measured load, each time the

@@ -130,7 +130,7 @@ class WindowedStream(KeyedOutput, Generic[S]):
             Whether a row is added to one partial result per slice, which its instances share, or to a state of each
             instance. "auto" shares wherever a row is in several instances, up to 1,024 slices in each, until the cost
             model finds that the other plan costs less. With ``emit="updates"``, slices are merged after each batch,
-            which pays for many rows of a key in a batch; with `allowed_lateness` as well, "auto" does not share.
+            which pays for many rows of a key in a batch.
         merge : callable, optional
             Makes the function one of partial results, which windows share like those of aggregates; no row waits. It is
             then called with the rows of a batch in each slice or window of a key. Of batches, as

@@ -61,11 +61,11 @@ AGGREGATES = {
 class Tasks:
     """Two tasks with the windows of one compute."""
 
-    def __init__(self, windows, share, lateness=0):
+    def __init__(self, windows, share, lateness=0, emit="updates"):
         topology = de.Topology("updates")
         read = de.sources.Iterable(lambda: [], event_time="at")
         topology.source("rows", read).key_by("key").window(windows).compute(
-            AGGREGATES, name="out", emit="updates", share=share, allowed_lateness=lateness * 1e-6
+            AGGREGATES, name="out", emit=emit, share=share, allowed_lateness=lateness * 1e-6
         )
         self.operator = topology.operator("out")
         assert self.operator.windowing.shares is bool(share)
@@ -146,11 +146,11 @@ def test_updates_are_those_of_separate_instances(windows, lateness, steps):
         assert shared == separate
 
 
-@pytest.mark.parametrize("windows", range(len(WINDOWS)))
-@settings(max_examples=25)
-@given(st.lists(st.one_of(STEP, st.just("change")), min_size=3, max_size=16))
-def test_updates_do_not_depend_on_changes_of_the_plan(windows, steps):
-    changing, fixed = Tasks(WINDOWS[windows], "auto"), Tasks(WINDOWS[windows], False)
+@pytest.mark.parametrize(("lateness", "emit"), [(0, "updates"), (5, "updates"), (5, "closed")])
+@settings(max_examples=60)
+@given(st.integers(0, len(WINDOWS) - 1), st.lists(st.one_of(STEP, st.just("change")), min_size=3, max_size=16))
+def test_results_do_not_depend_on_changes_of_the_plan(lateness, emit, windows, steps):
+    changing, fixed = (Tasks(WINDOWS[windows], share, lateness, emit) for share in ("auto", False))
     base = 100
     for step in [*steps, ("record", 10**6)]:
         base += step[1] if isinstance(step, tuple) and step[0] == "record" else 0

@@ -16,7 +16,7 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.vocab.state_record import TimersDue
-from dask_elastic.vocab.window_costs import WindowCosts
+from dask_elastic.vocab.window_costs import WindowCosts, update_lookups
 
 SHARDS, TASK = 4, 1
 SCHEMA = pa.schema({"key": pa.int64(), "at": pa.timestamp("us")})
@@ -98,8 +98,25 @@ def test_corrections_are_counted_apart_where_they_merge_slices(share):
     before = task.costs
     task.rows([22])
     found = task.costs.since(before)
-    assert (found.batches, found.corrections, found.correcting) == (1, 2, 1.0 if share else 0.0)
+    # The clock ticks before and after the slices of both keys are merged.
+    assert (found.batches, found.corrections, found.correcting) == (1, 2, 2.0 if share else 0.0)
     assert (found.pairs, found.adding) == (2 if share else 6, 1.0)
+    assert found.lookups == found.looked == (update_lookups(2, 3, 0) if share else 0)
+    assert found.consolidating == (1.0 if share else 0.0)
+
+
+def test_corrections_without_slices_count_the_lookups_that_slices_would_take():
+    task = Task(HOPPING, allowed_lateness="20us")
+    task.rows([1, 21], separate=True)
+    task.close(30)
+    before = task.costs
+    task.rows([22], separate=True)
+    found = task.costs.since(before)
+    assert (found.corrections, found.correcting, found.pairs, found.adding) == (2, 2.0, 4, 1.0)
+    assert (found.lookups, found.looked, found.consolidating) == (update_lookups(2, 3, 0), 0, 0.0)
+    before = task.costs
+    task.rows([22], separate=True)
+    assert task.costs.since(before).lookups == 0, "the instance has been corrected before"
 
 
 def test_close_without_results_is_a_cost_of_the_plan():

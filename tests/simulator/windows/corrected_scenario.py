@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sharing_scenario import SharingScenario
 from window_job import TIME
 from window_scenario import WindowScenario
 
+from dask_elastic.executor.windows import corrected_slices
 from dask_elastic.executor.windows.corrected_slices import CorrectedSlices
 from dask_elastic.topology.windowing import EventWindow, Windowing
 
@@ -19,6 +21,8 @@ CORRECTED = (
     Windowing((EventWindow(0, 8, 2), EventWindow(0, 60, 20)), (TIME,), allowed_lateness=30),
 )
 
+LATE = [replace(windowing, emit=emit) for windowing in CORRECTED for emit in ("closed", "updates")]
+
 
 @dataclass(frozen=True)
 class CorrectedScenario(WindowScenario):
@@ -28,6 +32,17 @@ class CorrectedScenario(WindowScenario):
     def windowing(self) -> Windowing:
         found = CORRECTED[self.seed % len(CORRECTED)]
         assert found.shares
+        return found
+
+
+@dataclass(frozen=True)
+class LateScenario(SharingScenario):
+    """A `SharingScenario` with windows whose results late rows correct."""
+
+    @property
+    def windowing(self) -> Windowing:
+        found = LATE[self.seed % len(LATE)]
+        assert found.changes_sharing
         return found
 
 
@@ -51,4 +66,19 @@ def corrections_of(monkeypatch) -> Counter[str]:
 
     monkeypatch.setattr(CorrectedSlices, "_of_slices", of_slices)
     monkeypatch.setattr(CorrectedSlices, "_before", before)
+    return counted
+
+
+def kinds_of_corrections(monkeypatch) -> Counter[str]:
+    """Return a counter of what corrected instances are made from, from now on."""
+    counted: Counter[str] = Counter()
+    real = corrected_slices.merge
+
+    def merge(bundle, of_slices, own):
+        counted["slices"] += int((of_slices.present & ~own.present).sum())
+        counted["instances"] += int((own.present & ~of_slices.present).sum())
+        counted["both"] += int((own.present & of_slices.present).sum())
+        return real(bundle, of_slices, own)
+
+    monkeypatch.setattr(corrected_slices, "merge", merge)
     return counted

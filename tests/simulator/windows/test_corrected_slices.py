@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import window_job
-from corrected_scenario import CorrectedScenario, corrections_of
+from corrected_scenario import CorrectedScenario, LateScenario, corrections_of, kinds_of_corrections
 
-from dask_elastic.executor.windows import closing
+from dask_elastic.executor.windows import closing, corrected_slices
 from dask_elastic.executor.windows.cells import EventCells
 from dask_elastic.executor.windows.corrected_slices import CorrectedSlices
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
+from dask_elastic.state.window_fields import NO_END
 
-SEEDS = 8
-MOST_SEEDS = 20
+SEEDS, LATE_SEEDS = 8, 10
+MOST_SEEDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,18 @@ def test_results_are_corrected_with_state_on_disk(monkeypatch, tmp_path):
 def test_results_are_corrected_in_the_task_of_another_compute(place):
     for seed in range(2):
         CorrectedScenario(seed, place=place).check()
+
+
+@pytest.mark.parametrize("outages", [0.0, 0.25])
+def test_corrections_do_not_depend_on_changes_of_the_plan(outages, monkeypatch):
+    made, happened = kinds_of_corrections(monkeypatch), Counter()
+    for seed in range(LATE_SEEDS):
+        happened += LateScenario(seed, outages).check().happened()
+    for what in ("rows of instances", "closes of both", "checkpoints", "moves across nodes", "corrected", "late"):
+        assert happened[what] > LATE_SEEDS // 4, what
+    for what in ("slices", "instances", "both"):
+        assert made[what] > LATE_SEEDS // 4, what
+    assert not outages or happened["losses with replay"] > SEEDS // 2
 
 
 # mutants
@@ -179,10 +193,92 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_mutant_is_found(mutant, monkeypatch):
+# of changes of the plan
+
+
+def corrections_lack_the_rows_of_the_instance(monkeypatch):
+    """Corrected instances are made from slices alone."""
+    monkeypatch.setattr(corrected_slices, "merge", lambda bundle, of_slices, own: of_slices)
+
+
+def corrections_lack_the_slices(monkeypatch):
+    """No slices are known that instances with late rows may have."""
+    real_init = CorrectedSlices.__init__
+
+    def init(self, *args):
+        real_init(self, *args)
+        self._kinds = SimpleNamespace(last_end=lambda bound, of_instances: NO_END)
+
+    monkeypatch.setattr(CorrectedSlices, "__init__", init)
+
+
+def partials_of_instances_count_as_corrected(monkeypatch):
+    """Late rows are added to the rows since a change, without those before it."""
+    real = CorrectedSlices._before
+
+    def before(self, bound, found, starts, ends):
+        gather = self._session.gather
+
+        def gathered(located, *fields):
+            values = gather(located, *fields)
+            values[bound.own + 4] = np.where(values[bound.own + 1] == NO_END, values[bound.own + 4], 0)
+            return values
+
+        with monkeypatch.context() as patched:
+            patched.setattr(self._session, "gather", gathered)
+            return real(self, bound, found, starts, ends)
+
+    monkeypatch.setattr(CorrectedSlices, "_before", before)
+
+
+def late_rows_are_added_to_instances_as_well(monkeypatch):
+    """Rows of instances are added to closed ones, too, which they correct besides."""
+    real = EventCells.of_points
+
+    def of_points(self, times, reached, side=None):
+        return real(self, times, reached - self.lateness if self._apart else reached, side)
+
+    monkeypatch.setattr(EventCells, "of_points", of_points)
+
+
+def open_instances_close_without_their_own_rows(monkeypatch):
+    """Instances with rows of their own are taken for corrected ones, which have closed."""
+    real = SlicePlaces._searched
+    monkeypatch.setattr(
+        SlicePlaces, "_searched", lambda self, bound, shards, closed: real(self, bound, shards, closed + 100)
+    )
+
+
+def instances_that_no_row_corrects_stay(monkeypatch):
+    """Only corrected instances are removed when their lateness has passed, unless others are searched."""
+    monkeypatch.setattr(CorrectedSlices, "added", lambda self, ends: None)
+    real = CorrectedSlices.expire
+
+    def expire(self, bound, shards, until):
+        self._owners = self._store.owner_version
+        real(self, bound, shards, until)
+
+    monkeypatch.setattr(CorrectedSlices, "expire", expire)
+
+
+CHANGE_MUTANTS = [
+    corrections_lack_the_rows_of_the_instance,
+    corrections_lack_the_slices,
+    partials_of_instances_count_as_corrected,
+    late_rows_are_added_to_instances_as_well,
+    open_instances_close_without_their_own_rows,
+    instances_that_no_row_corrects_stay,
+]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scenario"),
+    [(mutant, CorrectedScenario) for mutant in MUTANTS] + [(mutant, LateScenario) for mutant in CHANGE_MUTANTS],
+    ids=lambda value: value.__name__,
+)
+def test_mutant_is_found(mutant, scenario, monkeypatch):
     mutant(monkeypatch)
     for seed in range(MOST_SEEDS):
-        if CorrectedScenario(seed).failure() is not None:
+        if scenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

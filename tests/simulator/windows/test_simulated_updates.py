@@ -37,7 +37,7 @@ UPDATED = (
     Windowing((EventWindow(3, 40, 10),), (TIME,), emit="updates", share=True),
     Windowing((EventWindow(0, 8, 2), EventWindow(0, 60, 20)), (TIME,), 30, emit="updates", share=True),
 )
-CHANGING = [replace(windowing, share="auto") for windowing in UPDATED if not windowing.allowed_lateness]
+CHANGING = [replace(windowing, share="auto") for windowing in UPDATED]
 
 
 @dataclass

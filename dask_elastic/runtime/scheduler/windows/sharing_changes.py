@@ -255,7 +255,8 @@ class _Watch:
             measured_costs([part.window_measure for part in parts]),
         )
         units = completed(costs.units, since_start.units)
-        return SharingLoad((rows - before) / seconds, partials, units, costs.other, costs.keys, costs.lookups)
+        rates = costs.other, costs.keys, costs.lookups, costs.corrected
+        return SharingLoad((rows - before) / seconds, partials, units, *rates)
 
     def _recent(self, parts: list[ExecutorReport]) -> list[PartMeasure]:
         """Return what was measured since the last call; since the start of executors that are new at their homes."""
@@ -296,12 +297,10 @@ def changing_windowing(record: JobRecord, operator: str) -> Windowing:
         raise PlanningError(f"{operator!r} of job {record.name!r} has no aggregates over windows: nothing is shared.")
     if not windowing.changes_sharing:
         why = windowing.unshared or "its instances consist of too many slices"
-        lateness = windowing.allowed_lateness and windowing.unshared is None
-        why = "allowed_lateness keeps corrected instances beside slices" if lateness else why
         why = f"share={windowing.share} holds for the life of its state" if windowing.share != AUTO else why
         raise PlanningError(
             f"{operator!r} of job {record.name!r} cannot change: {why}. Only computes with share='auto' change whose "
-            "windows can share slices, without allowed_lateness."
+            "windows can share slices."
         )
     return windowing
 
