@@ -11,6 +11,7 @@ import pytest
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeCopied, HomeMoved, MoveHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, ShareWindows, Stop
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, STATIC
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.topology.windowing import EventWindow, Windowing
@@ -132,21 +133,34 @@ def test_next_generation_begins_with_the_choice(run):
     run(test)
 
 
-def test_cost_model_changes_the_plan_once_it_has_agreed_for_some_periods(run):
+@pytest.mark.parametrize("paradigm", [ELASTIC, STATIC])
+def test_cost_model_changes_the_plan_once_it_has_agreed_for_some_periods(run, paradigm):
     async def test(job):
         for _ in range(3):
             await job.period(rows_per_second=1)
         assert job.changes == []
         await job.period(rows_per_second=1)
-        assert [call.separate for call in job.changes] == [True, True]
+        executors = len(job.record.spec.homes["op0"])
+        assert [call.separate for call in job.changes] == [True] * executors
         status = job.record.sharing["op0"]
         assert (status.mode, status.partials) == ("auto", "instances")
         assert "saves" in status.reason
         for _ in range(4):
             await job.period(rows_per_second=1)
-        assert len(job.changes) == 2
+        assert len(job.changes) == executors
 
-    run(test)
+    run(test, paradigm=paradigm)
+
+
+def test_plan_of_windows_whose_key_groups_move_stays(run):
+    async def test(job):
+        for _ in range(6):
+            await job.period(rows_per_second=1)
+        assert job.changes == []
+        with pytest.raises(PlanningError, match="how it keeps partials of windows does not change"):
+            await job.share("instances")
+
+    run(test, paradigm=RESOURCE)
 
 
 @pytest.mark.parametrize("lateness", [0, SECOND])

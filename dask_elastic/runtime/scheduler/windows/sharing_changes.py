@@ -103,7 +103,8 @@ class SharingChanges:
             del self._watches[key]
         for record in running:
             options = record.spec.options
-            if not record.elastic or options.dry_run or record.draining:
+            # A static job keeps its cores and shards, but windows follow the load.
+            if options.paradigm == RESOURCE or options.dry_run or record.draining:
                 continue
             for summary in record.spec.summaries:
                 windowing = _windowing(summary.windowing)
