@@ -58,6 +58,9 @@ class WindowCosts(NamedTuple):
         The work of consolidating them from slices, and closed instances with a first late row of a key, as of
         `update_lookups`, that there would be; the part of it that was done, because the partials are of slices; and the
         CPU seconds of this part.
+    tried, trying : float
+        Pairs of a row and an instance that rows were added to only to measure it, and the CPU seconds that these pairs
+        took, without those of a batch.
 
     Examples
     --------
@@ -86,6 +89,8 @@ class WindowCosts(NamedTuple):
     lookups: float = 0.0
     looked: float = 0.0
     consolidating: float = 0.0
+    tried: float = 0.0
+    trying: float = 0.0
 
     @classmethod
     def of_batch(cls, rows: int, pairs: int, seconds: float) -> WindowCosts:
@@ -178,8 +183,8 @@ class WindowTally:
         sums[5] += seconds * pairs
         sums[6] += seconds * seconds
 
-    def add(self, costs: WindowCosts) -> None:
-        """Add other sums."""
+    def add(self, costs: tuple[float, ...]) -> None:
+        """Add other sums; see `WindowCosts.plus`."""
         self._others = self._others.plus(costs)
 
     def costs(self) -> WindowCosts:

@@ -3,11 +3,12 @@
 Goal
     Costs by which both plans can be predicted while only one of them runs.
 Method
-    A batch takes a time of its own, whatever it contains, and a time for each pair of a row and a partial. Both follow
-    from the sums of `WindowCosts` by least squares if the fit is good enough: if the sizes of batches differ, and few
-    batches take much longer than others, as the first ones do, or those on a busy machine. Otherwise, half of the time
-    is that of batches at most, or what is left if a pair costs the most that the fit permits: in small batches, most
-    of the time may be theirs. The rest are ratios. What is not measured yet is that of counts and sums.
+    A batch takes a time of its own, whatever it contains, and a time for each pair of a row and a partial. Rehearsals
+    tell the second one, and what is left is the first. Without any, both follow from the sums of `WindowCosts` by least
+    squares if the fit is good enough: if the sizes of batches differ, and few batches take much longer than others, as
+    the first ones do, or those on a busy machine. Otherwise, half of the time is that of batches at most, or what is
+    left if a pair costs the most that the fit permits: in small batches, most of the time may be theirs. The rest are
+    ratios. What is not measured yet is that of counts and sums.
 Not done
     The caches of the processor, which make a pair cost more where there are more partials.
 
@@ -113,7 +114,10 @@ def unit_costs(costs: WindowCosts | None) -> UnitCosts:
         return COUNTS_AND_SUMS
     found: dict[str, float] = {}
     batch = COUNTS_AND_SUMS.batch
-    if costs.pairs > 0 and costs.batches > 0:
+    if costs.tried > 0 and costs.batches > 0:
+        found["row"] = costs.trying / costs.tried
+        batch = found["batch"] = max(0.0, costs.adding - found["row"] * costs.pairs) / costs.batches
+    elif costs.pairs > 0 and costs.batches > 0:
         fitted, is_sure = _fitted(costs)
         if is_sure:
             found["batch"] = fitted

@@ -179,6 +179,28 @@ def test_updates_that_look_up_much_end_slices(run, lateness):
     run(test, windowing=replace(HOPPING, emit="updates", allowed_lateness=lateness))
 
 
+def test_rehearsals_that_promise_too_much_do_not_change_the_plan_to_and_fro(run):
+    async def test(job):
+        common = {"results": 1e3, "instances": 1.0, "updates": 1e5, "lookups": 1e6}
+        slices = WindowCosts.of_batch(10_000, 10_000, 1e-2)._replace(**common, merged=1e3, merging=1e-4)
+        slices = slices._replace(looked=1e6, consolidating=0.1, tried=1e3, trying=1e-5)
+        instances = WindowCosts.of_batch(10_000, 100_000, 1.0)._replace(**common, apart=1e3, closing=1e-4)
+        job.costs = WindowCosts()
+
+        async def periods(costs, count):
+            for _ in range(count):
+                job.costs = job.costs.plus(costs)
+                await job.period(rows_per_second=10_000)
+            return [call.separate for call in job.changes if call.executor == 0]
+
+        assert await periods(slices, 4) == [True]
+        assert await periods(instances, 4) == [True, False]
+        assert await periods(slices, 12) == [True, False]
+        assert await periods(slices, 30) == [True, False, True], "the load may have changed since"
+
+    run(test, windowing=replace(HOPPING, emit="updates"))
+
+
 def test_load_that_changes_to_and_fro_changes_no_plan(run):
     async def test(job):
         rows = 0

@@ -115,3 +115,18 @@ def test_sums_that_began_anew_have_no_difference():
     before = WindowCosts(batches=3, pairs=30)
     assert WindowCosts(batches=5, pairs=90).since(before) == WindowCosts(batches=2, pairs=60)
     assert WindowCosts(batches=1, pairs=90).since(before) is None
+
+
+def test_rehearsals_tell_what_a_row_costs_where_batches_do_not():
+    costs = WindowCosts()
+    for number in range(40):
+        costs = costs.plus(WindowCosts.of_batch(300, 300, 2e-4 + number % 7 * 1e-5))
+    unsure = unit_costs(costs)
+    assert unsure.row > 1e-7
+    assert "batch" not in unsure.measured
+    found = unit_costs(costs._replace(tried=2000.0, trying=4e-5))
+    assert found.row == pytest.approx(2e-8)
+    assert found.batch == pytest.approx(costs.adding / 40 - 300 * 2e-8)
+    assert set(found.measured) >= {"batch", "row"}
+    slow = unit_costs(costs._replace(tried=10.0, trying=1.0))
+    assert (slow.row, slow.batch) == (0.1, 0.0)

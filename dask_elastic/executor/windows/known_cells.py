@@ -141,6 +141,31 @@ class KnownCells:
                 ordinals = places if cells is None else places % width
                 return CellsOfRows(located, self.hashes, self.checks, ordinals, keys.numbers, None)
 
+    def grouped(
+        self,
+        hashes: Words,
+        checks: Words | None,
+        numbers: npt.NDArray[np.int64],
+        cells: npt.NDArray[np.int64],
+        by_index: bool,
+    ) -> Grouping:
+        """Group rows by key and cell with the work of `locate`, but find or make no slots for the cells.
+
+        Parameters
+        ----------
+        hashes, checks, numbers, cells : ndarray
+            As of `locate`.
+        by_index : bool
+            Whether to look the cells up in the store's index, as those of batches with many cells are.
+        """
+        if by_index:
+            salts = numbers.take(cells)
+            parts = part_hashes(hashes, salts, self._groups), part_checks(checks, salts, len(hashes))
+            self._store.find(*parts)
+            first, ordinals = distinct_keys(parts[0], None if checks is None else parts[1])
+            return Grouping(ordinals, len(first))
+        return self._grouped(cells * len(self.hashes) + self.ordinals(hashes, checks), numbers)[1]
+
     def _at_layout(self, layout: int) -> None:
         if self._layout != layout:
             self._forget_tables()

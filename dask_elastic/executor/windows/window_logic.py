@@ -25,6 +25,7 @@ from dask_elastic.executor.windows.corrected_slices import CorrectedSlices
 from dask_elastic.executor.windows.handed_partials import HandedPartials
 from dask_elastic.executor.windows.known_cells import CellsOfRows, KnownCells
 from dask_elastic.executor.windows.partial_kinds import PartialKinds
+from dask_elastic.executor.windows.rehearsed_rows import RehearsedRows
 from dask_elastic.executor.windows.session_cells import make_cells
 from dask_elastic.executor.windows.slice_places import SlicePlaces
 from dask_elastic.executor.windows.timed_rows import TimedRows
@@ -85,11 +86,14 @@ class WindowLogic:
         self._adding = AddedRows(operator, self.cells, self._known, session)
         self._updates: UpdatedInstances | None = None
         self._kinds: PartialKinds | None = None
+        self._rehearsed: RehearsedRows | None = None
         self._updating = WindowCosts()
         if isinstance(self.cells, EventCells) and self.cells.merges:
             self._places = SlicePlaces(self.cells, store, session, self._known, groups)
             self._instances = EventCells(operator.windowing, separate=True)
             shared, self._kinds = (store, session, self._places, groups), PartialKinds(store, session)
+            if RehearsedRows.measures(operator):
+                self._rehearsed = RehearsedRows(operator, self._known, self._began)
             if operator.windowing.allowed_lateness:
                 self._corrected = CorrectedSlices(operator, *shared, emits, self._kinds, self._began)
             if operator.windowing.emit == "updates" and emits:
@@ -144,8 +148,10 @@ class WindowLogic:
         late, outputs = [untimed] if untimed is not None and self.windowing.null_time == "late" else [], []
         counts = RowCounts(untimed=0 if untimed is None else untimed.num_rows)
         if rows.num_rows:
-            began, count, self._updating = self._began(), rows.num_rows, WindowCosts()
             closed = BEGINNING if reached is None else reached
+            if self._rehearsed is not None and self.clock is not None and not separate and side is None:
+                self._tally().add(self._rehearsed.of(bound, rows, hashes, times[0], closed) or ())
+            began, count, self._updating = self._began(), rows.num_rows, WindowCosts()
             cells = self.cells if side is None and not separate else self._instances or self.cells
             assigned = cells.of(times, closed, side)
             if assigned.late is not None and self.windowing.late == "stream":
@@ -166,6 +172,8 @@ class WindowLogic:
                     self._tally().add(self._updating)
                 if corrected is None and assigned.counts.corrected:
                     self._note_corrections(assigned, 0.0, WindowCosts())
+                if self._rehearsed is not None and not self._separate:
+                    self._rehearsed.took(seconds + self._updating.updating)
             counts = assigned.counts._replace(untimed=counts.untimed)
         if not settled:
             task = self._session.task

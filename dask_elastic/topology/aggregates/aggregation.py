@@ -33,6 +33,11 @@ class Aggregate(ABC):
     """Whether it reads all columns of its input, also those that `columns` does not name."""
 
     @property
+    def calls_functions(self) -> bool:
+        """Whether it calls functions of users, which may have effects; False only of built-in ones over columns."""
+        return True
+
+    @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
         """The input columns that it reads."""

@@ -36,6 +36,11 @@ class _Extreme(Aggregate):
         """The input columns that it reads."""
         return self._operand.columns
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether its values are those of a function."""
+        return self._operand.is_function
+
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))

@@ -55,6 +55,11 @@ class Operand:
         object.__setattr__(self, "of", of)
         object.__setattr__(self, "columns", tuple(columns))
 
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function of users."""
+        return not isinstance(self.of, str)
+
     def __repr__(self) -> str:
         if isinstance(self.of, str):
             return repr(self.of)

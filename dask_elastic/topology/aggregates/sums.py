@@ -57,6 +57,11 @@ class Count(Aggregate):
         """The input columns that it reads."""
         return () if self._operand is None else self._operand.columns
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether its values are those of a function."""
+        return self._operand is not None and self._operand.is_function
+
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         return _BoundCount(None if self._operand is None else self._operand.bind(schema, repr(self)))
@@ -128,6 +133,11 @@ class Sum(Aggregate):
     def columns(self) -> tuple[str, ...]:
         """The input columns that it reads."""
         return self._operand.columns
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether its values are those of a function."""
+        return self._operand.is_function
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
@@ -242,6 +252,11 @@ class Mean(Aggregate):
     def columns(self) -> tuple[str, ...]:
         """The input columns that it reads."""
         return self._operand.columns
+
+    @property
+    def calls_functions(self) -> bool:
+        """Whether its values are those of a function."""
+        return self._operand.is_function
 
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""

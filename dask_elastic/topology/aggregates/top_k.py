@@ -88,6 +88,11 @@ class TopK(Aggregate):
         label = () if self._label is None else self._label.columns
         return tuple(dict.fromkeys((*self._operand.columns, *label)))
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether its values are those of a function."""
+        return self._operand.is_function
+
     def bind(self, schema: pa.Schema) -> BoundAggregate:
         """Bind the aggregate to the schema of its input; see `Aggregate.bind`."""
         operand = self._operand.bind(schema, repr(self))

@@ -18,6 +18,7 @@ from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.windows.added_rows import AddedRows
+from dask_elastic.executor.windows.rehearsed_rows import SHARE, RehearsedRows
 from dask_elastic.executor.windows.running_merges import RunningMerges
 from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import hash_columns
@@ -36,6 +37,7 @@ AGGREGATES = {"rows": de.aggregate.Count()}
 WINDOWS = {
     "2 overlap": [de.windows.sliding(0, "20us", "10us")],
     "12 overlap": [de.windows.sliding(0, "120us", "10us")],
+    "60 overlap": [de.windows.sliding(0, "600us", "10us")],
     "nested": [de.windows.tumbling("10us"), de.windows.tumbling("20us"), de.windows.tumbling("60us")],
 }
 US = 1e-6
@@ -46,9 +48,14 @@ CHEAP, DEAR = 0.02 * US, 2 * US
 class Work:
     """A clock that counts work, in seconds."""
 
-    def __init__(self, monkeypatch, merge):
-        self.seconds = 0.0
-        self.costs(monkeypatch, AddedRows, "located", lambda self, bound, rows, *_: 100 * US + 0.02 * US * len(rows))
+    def __init__(self, monkeypatch, merge, noise=0.0):
+        self.seconds, random = 0.0, np.random.default_rng(5)
+        self.costs(
+            monkeypatch,
+            AddedRows,
+            "located",
+            lambda self, bound, rows, *_: (100 + noise * random.random()) * US + 0.02 * US * len(rows),
+        )
         self.costs(
             monkeypatch, Bundle, "update", lambda self, current, rows, grouping: 0.02 * US * len(grouping.ordinals)
         )
@@ -97,7 +104,7 @@ def measured(work, windows, rows, keys, share):
 
 
 @pytest.mark.parametrize("merge", [CHEAP, DEAR])
-@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("windows", ["2 overlap", "12 overlap", "nested"])
 def test_either_plan_predicts_which_one_takes_less(windows, merge, monkeypatch):
     work = Work(monkeypatch, merge)
     better = set()
@@ -139,3 +146,48 @@ def test_lookups_are_of_all_slices_of_the_instances_of_a_batch(monkeypatch):
     _, costs, _, _ = measured(work, "2 overlap", 300, 3, True)
     # A batch is in one slice, and in two instances, which have three slices.
     assert costs.lookups == costs.batches * update_lookups(3, 3, 2)
+
+
+def plan_by(costs, windowing):
+    """Return the plan that is chosen by what was measured."""
+    found = measured_costs([PartMeasure(None, costs)])
+    rate = found.rows / (5e-6 * BATCHES)
+    load = window_load(rate, found.keys, found.units, found.other, found.corrected, found.lookups)
+    return plan_windows(windowing, load).partials
+
+
+@pytest.mark.parametrize("rehearses", [True, False])
+def test_some_tens_of_small_batches_tell_that_instances_take_less(rehearses, monkeypatch):
+    if not rehearses:
+        monkeypatch.setattr(RehearsedRows, "of", lambda *args: None)
+    # A batch takes up to twice as long as another one, and the rows only a few percent of it.
+    work = Work(monkeypatch, CHEAP, noise=100)
+    slices, instances = (measured(work, "60 overlap", 100, 10, share) for share in ("auto", False))
+    assert slices[3].equals(instances[3])
+    assert slices[0] > 1.5 * instances[0]
+    _, costs, windowing, _ = slices
+    assert costs.batches < 40
+    assert plan_by(costs, windowing) == ("instances" if rehearses else "slices")
+
+
+def test_many_rows_of_a_key_in_a_batch_keep_slices(monkeypatch):
+    work = Work(monkeypatch, CHEAP, noise=100)
+    slices, instances = (measured(work, "60 overlap", 2_000, 10, share) for share in ("auto", False))
+    assert slices[0] < instances[0] / 1.5
+    assert plan_by(slices[1], slices[2]) == "slices"
+
+
+def test_rehearsals_take_a_small_share_of_the_time(monkeypatch):
+    work = Work(monkeypatch, CHEAP)
+    real, spent = RehearsedRows._measured, []
+
+    def timed(self, *args):
+        before = work.seconds
+        found = real(self, *args)
+        spent.append(work.seconds - before)
+        return found
+
+    monkeypatch.setattr(RehearsedRows, "_measured", timed)
+    took, _, _, _ = measured(work, "60 overlap", 300, 10, "auto")
+    assert len(spent) > 1
+    assert sum(spent[:-1]) < SHARE * took

@@ -8,6 +8,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -36,6 +37,10 @@ AUTO = "auto"
 
 LEAST_PERIOD, MOST_PERIOD = 5.0, 600.0
 """Bounds of the seconds between two evaluations of the cost model: the longest window, as in Enorm, within these."""
+
+
+FADING = 0.9
+"""What adding rows to instances has cost counts so much less in each period after instances have run."""
 
 
 class SharingChanges:
@@ -136,7 +141,10 @@ class SharingChanges:
     async def _look_at(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
         watch = self._watches.setdefault((record.name, record.spec.generation, operator), _Watch(windowing))
         status = _status(record, operator)
-        if status.mode != AUTO or (load := watch.load(_reports(record, operator), self.clock())) is None:
+        if status.mode != AUTO:
+            return
+        load = watch.load(_reports(record, operator), self.clock(), status.partials)
+        if load is None:
             return
         limit = math.inf if status.close_limit is None else status.close_limit
         choice = choose_sharing(windowing, load, _partials(status.partials), limit)
@@ -226,6 +234,7 @@ class _Watch:
         self.agreement = Agreement()
         self.within_a_report = 0
         self._lacking: set[int] = set()
+        self._instance_row = 0.0
 
     def lacking(self, parts: list[ExecutorReport], separate: bool) -> set[int]:
         """Return the executors that reported another plan at this call and the last one: one may precede a change."""
@@ -234,8 +243,12 @@ class _Watch:
         self._lacking = other - lacking
         return lacking
 
-    def load(self, parts: list[ExecutorReport], now: float) -> SharingLoad | None:
-        """Return what was measured since the last call, once a period; None before its end, and without progress."""
+    def load(self, parts: list[ExecutorReport], now: float, plan: str) -> SharingLoad | None:
+        """Return what was measured since the last call, once a period; None before its end, and without progress.
+
+        With instances, rows cost what they do, not what rehearsals say. With slices, they cost as much as that at least
+        for some periods after: rehearsals read and write no state, and a plan that they prefer must not end at once.
+        """
         times = [part.event_time for part in parts]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):
@@ -243,7 +256,7 @@ class _Watch:
         rows, partials = sum(part.rows for part in parts), sum(part.open_windows or 0 for part in parts)
         if self._last is None:
             self._last = now, rows, min(known)
-            self._recent(parts)
+            self._recent(parts, plan)
             return None
         at, before, reached = self._last
         if now - at < self._period or min(known) <= reached or rows < before:
@@ -251,21 +264,30 @@ class _Watch:
         seconds = (min(known) - reached) * 1e-6
         self.within_a_report = round(2e6 * seconds / (now - at))
         self._last = now, rows, min(known)
-        costs, since_start = (
-            measured_costs(self._recent(parts)),
-            measured_costs([part.window_measure for part in parts]),
-        )
-        units = completed(costs.units, since_start.units)
+        costs = measured_costs(self._recent(parts, plan))
+        units = completed(costs.units, measured_costs([part.window_measure for part in parts]).units)
+        if plan == "instances":
+            self._instance_row = units.row
+        else:
+            self._instance_row *= FADING
+            units = replace(units, row=max(units.row, self._instance_row))
         rates = costs.other, costs.keys, costs.lookups, costs.corrected
         return SharingLoad((rows - before) / seconds, partials, units, *rates)
 
-    def _recent(self, parts: list[ExecutorReport]) -> list[PartMeasure]:
-        """Return what was measured since the last call; since the start of executors that are new at their homes."""
+    def _recent(self, parts: list[ExecutorReport], plan: str) -> list[PartMeasure]:
+        """Return what was measured since the last call; since the start of executors that are new at their homes.
+
+        Rehearsals are few, so that all of them count; none with instances.
+        """
         found = []
         for part in parts:
             total, before = part.window_costs, self._costs.get(part.executor)
             recent = None if total is None or before is None else total.since(before)
-            found.append(part.window_measure._replace(costs=total if recent is None else recent))
+            recent = total if recent is None else recent
+            if total is not None and recent is not None:
+                tried = (0.0, 0.0) if plan == "instances" else (total.tried, total.trying)
+                recent = recent._replace(tried=tried[0], trying=tried[1])
+            found.append(part.window_measure._replace(costs=recent))
             if total is not None:
                 self._costs[part.executor] = total
         return found
