@@ -36,12 +36,13 @@ def expected(last):
 
 @pytest.fixture
 def submit(client):
-    def start(*, share="auto", emit="closed", **options):
+    def start(*, share="auto", emit="closed", lateness=0, **options):
         topology = de.Topology("shared")
         source = topology.source("rows", de.sources.Push(SCHEMA, event_time="at"))
         window = de.windows.hopping(f"{LENGTH}s", f"{FREQUENCY}s")
         counts = source.key_by("key").window(window)
-        counts = counts.compute({"rows": de.aggregate.Count()}, name="counts", executors=2, share=share, emit=emit)
+        policies = {"share": share, "emit": emit, "allowed_lateness": lateness}
+        counts = counts.compute({"rows": de.aggregate.Count()}, name="counts", executors=2, **policies)
         counts.sink(de.sinks.Collect(), name="out")
         options = {"report_interval": "50ms", "watermark_interval": "10ms", **options}
         return de.submit(topology, client, cores={"counts": 2}, **options)
@@ -99,22 +100,32 @@ def test_results_are_those_of_the_rows_after_two_changes(submit, client, wait_un
 
 
 def test_open_windows_have_updates_while_the_plan_changes_and_shards_move(submit, client, wait_until):
-    job = submit(emit="updates", light_load=0)
+    job = submit(emit="updates", lateness=2 * FREQUENCY, light_load=0)
+    corrections = Counter()
     for step, cores in enumerate(({}, dict.fromkeys(client.nthreads(), 1), {})):
         job.send(rows(100 * step, 100 * step + 100), "rows")
         wait_until(lambda step=step: job.metrics()["event_time"].min() >= at(100 * step + 99), "event time advances")
         if step == 0:
             assert lengths(job) == {FREQUENCY}
+        # Instances that have ended at 80 and at 90 are corrected; it is too late for those that ended before.
+        late = rows(100 * step + 60, 100 * step + 70)
+        job.send(late, "rows")
+        for begin in (50, 60):
+            corrections.update((key, 100 * step + begin) for key in late["key"].to_pylist())
+        pairs = 2 * 20 * (step + 1)
+        wait_until(lambda n=pairs: job.metrics()["corrected"].sum() >= n, "late rows are counted")
         job.share("counts", "slices" if step else "instances")
         if cores:
             job.set_cores("counts", cores)
     assert "lookups per row" in str(job.explain("counts"))
     wait_until(lambda: job.moves()["across_nodes"].any(), "shards have moved between nodes")
     job.drain(timeout=100)
-    found, closed = {}, Counter()
+    found, closed, corrected = {}, Counter(), Counter()
     for row in job.collect("out").to_pylist():
         instance = row["key"], (row["window_start"] - at(0)).total_seconds()
-        if row["revision"] is None:
+        if row["revision"]:
+            corrected[instance] = row["rows"] - found[instance]
+        elif row["revision"] is None:
             assert row["rows"] > found.get(instance, 0)
             found[instance] = row["rows"]
         else:
@@ -122,6 +133,7 @@ def test_open_windows_have_updates_while_the_plan_changes_and_shards_move(submit
             assert row["rows"] == found[instance], "the last update has all rows"
     assert found == expected(300)
     assert closed == dict.fromkeys(found, 1)
+    assert corrected == corrections
 
 
 def test_refused_changes_name_the_reason(submit):
