@@ -51,7 +51,6 @@ class PreparedArrays(NamedTuple):
 
 _FIRST_CAPACITY = 1024
 _SAMPLE = 32
-_INDEX_BYTES = 16
 _WINDOW = 1 << 16
 _PORTION_BYTES = 4 << 20
 
@@ -140,13 +139,13 @@ class SlotArrays:
 
     @property
     def allocated_bytes(self) -> int:
-        """The bytes of the arrays, including an index over the slots."""
-        return self.capacity * (self._fixed_bytes + _INDEX_BYTES)
+        """The bytes of the arrays, without lists and an index over the slots."""
+        return self.capacity * self._fixed_bytes
 
     def bytes_to_grow(self, needed: int) -> int:
-        """Return the bytes that are allocated for as many slots before any are freed, including an index over them."""
+        """Return the bytes that are allocated for as many slots before any are freed."""
         more = self._extended(needed) - self.capacity if self.extends(needed) else self._doubled(needed)
-        return more * (self._fixed_bytes + _INDEX_BYTES)
+        return more * self._fixed_bytes
 
     def extends(self, needed: int) -> bool:
         """Return whether room for as many slots can be made without copying any."""

@@ -146,11 +146,18 @@ class StoredKeys(ShardOwners):
         self._table.add(hashes, checks, slots)
         return slots
 
+    @property
+    def allocated_bytes(self) -> int:
+        """The bytes of the slots and of the index over them, without lists; read without a lock."""
+        return self.slots.allocated_bytes + self._table.nbytes
+
     def _make_room(self, needed: int) -> None:
         if needed <= self.slots.capacity:
             return
         if not self.storage.on_disk:
-            nbytes = self.slots.bytes_to_grow(needed)
+            # The index grows with its keys, though in other steps.
+            of_index = self._table.nbytes * (needed - self.slots.used) // self.slots.capacity
+            nbytes = self.slots.bytes_to_grow(needed) + of_index
             storage = self.overflow(nbytes)
             if storage is None:
                 self.reserve(nbytes)

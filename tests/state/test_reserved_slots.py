@@ -149,7 +149,7 @@ def test_growth_is_counted_by_what_is_allocated():
     doubled = slots.bytes_to_grow(4_096)
     slots.grow(4_096, slots.prepared(4_096, 2**30))
     assert slots.allocated_bytes == doubled
-    assert slots.bytes_to_grow(4_097) == 100 * (SLOT_BYTES + slots_module._INDEX_BYTES)
+    assert slots.bytes_to_grow(4_097) == 100 * SLOT_BYTES
 
 
 def test_packed_state_is_in_reserved_arrays_again():
@@ -197,3 +197,16 @@ def test_nothing_is_reserved_where_address_space_counts_as_memory(monkeypatch, t
     assert reserved_array(np.dtype(np.int64), 1 << 20) is None
     mode.write_text("1\n")
     assert reserved_array(np.dtype(np.int64), 1 << 20) is not None
+
+
+def test_allocated_bytes_are_those_of_slots_and_of_the_index():
+    store = store_of(10_000)
+    for stop in (1_000, 10_000, 20_000):
+        for _ in added(store, stop):
+            pass
+        index = store.make_index()
+        index.insert(store.slots.hashes[:stop], np.arange(stop))
+        # A table of the index that is being replaced is there besides.
+        of_index = store.allocated_bytes - store.slots.allocated_bytes
+        assert index.nbytes <= of_index <= 1.5 * index.nbytes
+        assert of_index > 24 * stop

@@ -120,7 +120,7 @@ class StateStores:
     def _overflow(self, nbytes: int) -> DiskStorage | None:
         """Return the storage to which a store moves before it grows by `nbytes`; called under the store's lock."""
         # Only what needs no lock of another store, whose thread may be here too.
-        held = sum(store.slots.allocated_bytes for _, store in self._in_memory())
+        held = sum(store.allocated_bytes for _, store in self._in_memory())
         allowed = self._options.state_memory * self._memory.limit
         if not self._memory.limit or held + nbytes <= allowed:
             return None
