@@ -1,19 +1,27 @@
 """A saturated job on a virtual clock: the engine's executors, meters, credit windows and control loop, without threads.
 
-Only time is emulated: service, the hop between nodes, the due times of reports, balancing and decisions. A minute of
-sixteen cores therefore takes some seconds of one, and two runs differ only in what was changed between them.
+Only time is emulated: service, messages between nodes (`_network.py`), the due times of reports, balancing and
+decisions. A minute of sixteen cores therefore takes some seconds of one, and two runs differ only in what was changed
+between them. State has a size, which travels with the shards that move to other nodes, but no contents: all of it
+travels each time, where the engine sends what has changed.
+
+All upstream instances share one window of credit per executor, and read batches in turn. So they wait as one, as
+instances do that have the same keys, while marks and calls are those of each.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from _network import HOP, Network
+from _virtual_options import Options
 
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.executor import events
@@ -30,9 +38,6 @@ from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 OPERATOR = "per_key"
-SOURCE = ExecutorId("stream", 0)
-HOP = 1e-3
-"""Seconds from one node to another."""
 
 ORDER_SECONDS = 0.02
 """Seconds from a decision until the home applies it."""
@@ -46,28 +51,10 @@ RESTLESS_PERIODS = 2
 PIPELINED = 2
 
 Keys = Callable[[float], np.ndarray]
-"""Returns the key hashes of the next batch, given the time."""
+"""Returns the key hashes of the next batch, given the time when its rows are due."""
 
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the job, as those of `submit`; the defaults are those of the configuration."""
-
-    nodes: int = 4
-    threads: int = 4
-    executors: int = 4
-    shards: int = 256
-    service: float = 1e-3
-    service_deviation: float = 0.0
-    latency_target: float = 0.2
-    inbox_time: float = 0.005
-    queue_time: float = 0.2
-    channel_window: int = 32 * 2**20
-    balance_threshold: float = 1.05
-    balance_interval: float = 0.5
-    report_interval: float = 0.5
-    control_period: float = 1.0
-    elastic: bool = True
+Waits = list[tuple[float, int]]
+"""When rows were due, and how many they are."""
 
 
 class Gate:
@@ -90,11 +77,13 @@ class Core:
 
     node: int
     busy: bool = False
-    inbox: deque[m.ToRemote] = field(default_factory=deque)
+    inbox: deque[tuple[m.ToRemote, Waits]] = field(default_factory=deque)
+    told: float = 0.0
+    """When its newest message arrives, which later ones do not overtake."""
 
 
 class VirtualJob:
-    """A source that saturates all cores, and one keyed operator.
+    """A source that saturates all cores or has a rate, and one keyed operator.
 
     Parameters
     ----------
@@ -107,8 +96,10 @@ class VirtualJob:
 
     Attributes
     ----------
-    done : list of (float, int)
-        When how many rows were processed.
+    done : array of float
+        When rows were processed, how many, and how long that was after they were due, in turns: three numbers each.
+    looks : list of (float, list of int, list of int)
+        Time, cores and queues of the executors of each snapshot that decisions were made on.
     """
 
     def __init__(self, keys: Keys, options: Options, loop: ControlLoop | None = None):
@@ -116,12 +107,15 @@ class VirtualJob:
         self.options = options
         self.loop = loop or ControlLoop()
         self.now = 0.0
-        self.done: list[tuple[float, int]] = []
-        self.snapshots: list[Snapshot] = []
+        self.done = array("d")
+        self.looks: list[tuple[float, list[int], list[int]]] = []
         self.decisions: list[str] = []
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._random = np.random.default_rng(5)
+        self.network = Network(options.nodes, options.costs)
+        self.origins = [ExecutorId("stream", j) for j in range(options.instances)]
+        self.origin_nodes = [j * options.nodes // options.instances for j in range(options.instances)]
         self.space = self.make_space()
         self.homes = [self._home(index) for index in range(options.executors)]
         self.cores = [self._first_cores(index) for index in range(options.executors)]
@@ -130,6 +124,8 @@ class VirtualJob:
         self._reports: dict[int, ExecutorMeasure] = {}
         self._restless_until = 0.0
         self._waiting: Iterator[int] | None = None
+        self._batches = 0
+        self._alarm = 0.0
         limits = ExecutorLimits(options.inbox_time, options.balance_threshold)
         self.executors = [self.make_executor(index, limits) for index in range(options.executors)]
 
@@ -139,7 +135,7 @@ class VirtualJob:
 
     def make_executor(self, index: int, limits: ExecutorLimits) -> ElasticExecutor:
         """Return an executor."""
-        place = ExecutorId(OPERATOR, index), self.space, self.homes[index], self.cores[index], [SOURCE]
+        place = ExecutorId(OPERATOR, index), self.space, self.homes[index], self.cores[index], self.origins
         return ElasticExecutor(*place, limits=limits)
 
     def _home(self, index: int) -> int:
@@ -192,20 +188,40 @@ class VirtualJob:
         """Send batches until a window is full; a full window blocks all later rows, as in the engine."""
         while True:
             if self._waiting is None:
-                self._waiting = self.deliver(self.keys(self.now))
+                due = self._next_due()
+                if due > self.now:
+                    return
+                origin = self._batches % len(self.origins)
+                self._batches += 1
+                self._waiting = self.deliver(self.keys(due), origin, due)
             for index in self._waiting:
                 if self.blocked(index):
                     return
             self._waiting = None
 
+    @property
+    def lag(self) -> float:
+        """Seconds by which the source is behind its rate."""
+        return max(0.0, self.now - self._next_due())
+
+    def _next_due(self) -> float:
+        """Return when the rows of the next batch are due; the source goes on then."""
+        rate = self.options.rate
+        if rate is None:
+            return self.now
+        due = self._batches * self.options.batch_rows / rate
+        if self._alarm < due and due > self.now:
+            self._alarm = due
+            self.at(due, self.go_on)
+        return due
+
     def blocked(self, index: int) -> bool:
         """Whether the source waits at an executor."""
         return self.gates[index].full
 
-    def deliver(self, hashes: np.ndarray) -> Iterator[int]:
-        """Deliver a batch to its executors in turn; yields each executor until its window has room."""
+    def deliver(self, hashes: np.ndarray, origin: int, due: float) -> Iterator[int]:
+        """Deliver a batch of an instance to its executors in turn; yields each executor until its window has room."""
         executor = self.space.executor_of(hashes).astype(int)
-        stamp = self.now
         for index in range(len(self.executors)):
             part = hashes[executor == index]
             if not len(part):
@@ -213,19 +229,20 @@ class VirtualJob:
             while self.gates[index].full:
                 self.gates[index].window.held_back()
                 yield index
-            self.send_to(index, Batch(pa.record_batch({"key": part.view(np.int64)}), part, stamp))
+            self.send_to(index, Batch(pa.record_batch({"key": part.view(np.int64)}), part, due), origin)
 
-    def send_to(self, index: int, batch: Batch) -> None:
-        """Send a batch to an executor, for which there is credit."""
+    def send_to(self, index: int, batch: Batch, origin: int) -> None:
+        """Send a batch of an instance to an executor, for which there is credit."""
         gate = self.gates[index]
         gate.used += batch.nbytes
         gate.batches += 1
-        delay = 0.0 if self.homes[index] == 0 else HOP
-        self.at(self.now + delay, lambda: self._offer(index, batch))
+        nbytes = batch.rows.num_rows * self.options.costs.row_bytes
+        arrival = self.network.arrival(self.now, self.origin_nodes[origin], self.homes[index], nbytes)
+        self.at(arrival, lambda: self._offer(index, batch, self.origins[origin]))
 
-    def _offer(self, index: int, batch: Batch) -> None:
+    def _offer(self, index: int, batch: Batch, origin: ExecutorId) -> None:
         executor = self.executors[index]
-        self._carry_out(index, executor.accept(executor.split(batch), SOURCE, batch, batch.nbytes, self.now))
+        self._carry_out(index, executor.accept(executor.split(batch), origin, batch, batch.nbytes, self.now))
 
     def _release(self, index: int, released: do.Release) -> None:
         gate = self.gates[index]
@@ -244,14 +261,14 @@ class VirtualJob:
             match instruction:
                 case do.Wake(task) | do.Run(task):
                     self._feed(index, task)
-                case do.Release():
-                    delay = 0.0 if self.homes[index] == 0 else HOP
+                case do.Release(origin):
+                    delay = 0.0 if self.homes[index] == self.origin_nodes[origin.index] else HOP
                     self.at(self.now + delay, lambda released=instruction: self._release(index, released))
                 case do.StartTask(task, node, _):
                     self._threads[index, task] = Core(node)
                     self._feed(index, task)
-                case do.InstallState(shard, task, node, _):
-                    self._tell(index, m.Install(task, shard, None))
+                case do.InstallState(shard, task, node, copy):
+                    self._tell(index, m.Install(task, shard, None), state=self.options.costs.shard_bytes * copy)
                     self._handle(index, events.StateInstalled(shard, task))
                 case do.RequestFlush(task, _, token, shard):
                     self._tell(index, m.FlushRequest(task, token, shard))
@@ -265,25 +282,26 @@ class VirtualJob:
             if remote:
                 self._feed_remote(index, task, number, item)
             elif isinstance(item, Work):
-                self._work(index, task, core, number, item.rows)
+                self._work(index, task, core, number, _waits(item))
             elif isinstance(item, LabelItem):
                 self._handle(index, events.LabelBack(task, item.shard))
             else:
                 self._handle(index, events.TaskEnded(task))
                 return
 
-    def _work(self, index: int, task: int, core: Core, number: int, rows: int, waited: float = 0.0) -> None:
+    def _work(self, index: int, task: int, core: Core, number: int, waits: Waits) -> None:
         core.busy = True
-        seconds = self._service(rows)
+        seconds = self._service(sum(rows for _, rows in waits))
 
         def end() -> None:
             core.busy = False
-            self.done.append((self.now, rows))
+            for due, rows in waits:
+                self.done.extend((self.now, rows, self.now - due))
             if core.node == self.homes[index]:
                 self._carry_out(index, self.executors[index].done(task, number, seconds, self.now))
                 self._feed(index, task)
             else:
-                self._return(index, m.Done(task, number, seconds, waited))
+                self._return(index, m.Done(task, number, seconds))
                 self._go_on(index, task)
 
         self.at(self.now + seconds, end)
@@ -299,46 +317,74 @@ class VirtualJob:
 
     def _feed_remote(self, index: int, task: int, number: int, item: Work | LabelItem | StopItem) -> None:
         if isinstance(item, Work):
-            self._tell(index, m.SubBatch(task, number, item.batch()))
+            waits = _waits(item)
+            self._tell(index, m.SubBatch(task, number, item.batch()), waits)
         elif isinstance(item, LabelItem):
             self._tell(index, m.Label(task, item.shard, item.stays))
         else:
             self._handle(index, events.TaskEnded(task))
 
-    def _tell(self, index: int, message: m.ToRemote) -> None:
-        core = self._threads[index, message.task]
+    def _tell(self, index: int, message: m.ToRemote, waits: Waits | None = None, state: int = 0) -> None:
+        core, home = self._threads[index, message.task], self.homes[index]
+        if waits is None:
+            leaves = self.network.handled(self.now, home, self._handling(state))
+            arrival = self.network.arrival(leaves, home, core.node, state)
+        else:
+            nbytes = sum(rows for _, rows in waits) * self.options.costs.row_bytes
+            arrival = self.network.arrival(self.now, home, core.node, nbytes)
+        core.told = max(core.told, arrival)
 
         def arrive() -> None:
-            core.inbox.append(message)
+            core.inbox.append((message, waits or []))
             self._go_on(index, message.task)
 
-        self.at(self.now + HOP, arrive)
+        self.at(core.told, arrive)
+
+    def _handling(self, state: int) -> float:
+        """Return the seconds for a message, with state that both nodes handle; all are counted at the home."""
+        return self.options.costs.mark + 2 * state * self.options.costs.state
 
     def _go_on(self, index: int, task: int) -> None:
         core = self._threads[index, task]
         while core.inbox and not core.busy:
-            match core.inbox.popleft():
-                case m.SubBatch(_, number, batch, _):
-                    self._work(index, task, core, number, batch.rows.num_rows)
-                case m.Label(_, shard, _):
-                    self._return(index, m.LabelReturned(task, shard, self._through(index, task), None))
+            message, waits = core.inbox.popleft()
+            match message:
+                case m.SubBatch(_, number):
+                    self._work(index, task, core, number, waits)
+                case m.Label(_, shard, stays):
+                    state = 0 if stays else self.options.costs.shard_bytes
+                    self._return(index, m.LabelReturned(task, shard, self._through(index, task), None), state)
                 case m.FlushRequest(_, token, shard):
-                    self._return(index, m.Flush(task, self._through(index, task), None, token, shard))
+                    state = self.options.costs.shard_bytes * (shard != m.ALL_SHARDS)
+                    self._return(index, m.Flush(task, self._through(index, task), None, token, shard), state)
 
     def _through(self, index: int, task: int) -> int:
         known = self.executors[index].routes.tasks.get(task)
         flying = list(known.in_flight) if known is not None else []
         return (min(flying) if flying else known.sent if known is not None else 0) - 1
 
-    def _return(self, index: int, message: m.Done | m.Flush | m.LabelReturned) -> None:
-        self.at(self.now + HOP, lambda: self._carry_out(index, self.executors[index].take_back(message, self.now)))
+    def _return(self, index: int, message: m.Done | m.Flush | m.LabelReturned, state: int = 0) -> None:
+        home = self.homes[index]
+        arrival = self.network.arrival(self.now, self._threads[index, message.task].node, home, state)
+        if not isinstance(message, m.Done):
+            arrival = self.network.handled(arrival, home, self._handling(state))
+        self.at(arrival, lambda: self._carry_out(index, self.executors[index].take_back(message, self.now)))
 
     # decisions
 
     def _report(self, index: int) -> None:
-        before, self._reports[index] = self._reports.get(index), self.executors[index].measure(self.now)
+        executor, nbytes = self.executors[index], self.options.costs.shard_bytes
+        measured = executor.measure(self.now)
+        if nbytes:
+            measured = replace(measured, shard_bytes=self.state_of(index))
+            executor.moves.choice.shard_bytes = measured.shard_bytes
+        before, self._reports[index] = self._reports.get(index), measured
         if before is not None and self._reports[index].jumps > before.jumps:
             self._restless_until = self.now + RESTLESS_PERIODS * self.options.control_period
+
+    def state_of(self, index: int) -> np.ndarray:
+        """Return the bytes of each shard at an executor."""
+        return np.full(self.options.shards, self.options.costs.shard_bytes)
 
     def _look_between(self) -> None:
         if self.now < self._restless_until:
@@ -347,12 +393,19 @@ class VirtualJob:
     def snapshot(self) -> Snapshot:
         """Return the snapshot of the newest reports."""
         measured = tuple(self.measured(j, self._reports[j]) for j in sorted(self._reports))
-        nodes = tuple(NodeSnapshot(f"tcp://n{n}:1", "host", self.options.threads) for n in range(self.options.nodes))
+        # Without limits of their links, nodes are processes on one host.
+        hosts = [f"host-{n}" if self.options.costs.bandwidth else "host" for n in range(self.options.nodes)]
+        nodes = tuple(NodeSnapshot(f"tcp://n{n}:1", host, self.options.threads) for n, host in enumerate(hosts))
         rows = sum(one.latency_rows for one in self._reports.values())
         total = sum((one.latency_mean or 0.0) * one.latency_rows for one in self._reports.values())
         latency = total / rows if rows else None
         job = JobSnapshot("dynamics", 1, measured, self.options.latency_target, latency=latency)
         return Snapshot(self.now, nodes, (job,))
+
+    def looked_at(self, snapshot: Snapshot) -> None:
+        """Note the cores and the queues of the executors."""
+        executors = snapshot.jobs[0].executors
+        self.looks.append((self.now, [one.total_cores for one in executors], [one.queue for one in executors]))
 
     def measured(self, index: int, one: ExecutorMeasure) -> ExecutorSnapshot:
         """Return an executor of the snapshot."""
@@ -367,9 +420,13 @@ class VirtualJob:
             return
         snapshot = self.snapshot()
         plan = self.loop.tick(snapshot)
-        self.snapshots.append(snapshot)
+        self.looked_at(snapshot)
         self.decisions += [f"{self.now:.1f} {one.reason}" for one in plan.decisions if one.applied]
         for change in plan.changes:
             index, after = change.executor.index, dict(change.after)
             self.cores[index] = after
             self.at(self.now + ORDER_SECONDS, lambda j=index, c=after: self._handle(j, events.SetCores(c)))
+
+
+def _waits(work: Work) -> Waits:
+    return [(piece.receipt.stamp, piece.length) for piece in work.pieces]

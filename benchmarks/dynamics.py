@@ -123,26 +123,26 @@ def shard_shares(keys: int, epoch: int, executors: int, shards: int = SHARDS) ->
     return np.bincount(place, share, executors * shards).reshape(executors, shards)
 
 
-def possible(keys: int, epoch: int, executors: int) -> float:
+def possible(keys: int, epoch: int, executors: int, all_cores: int = CORES) -> float:
     """Return rows per second with optimal cores per executor and optimal shards per core."""
     by_shard = shard_shares(keys, epoch, executors)
     cores = np.ones(executors, dtype=int)
     worst = np.array([_largest(shards, 1) for shards in by_shard])
-    for _ in range(CORES - executors):
+    for _ in range(all_cores - executors):
         slowest = int(worst.argmax())
         cores[slowest] += 1
         worst[slowest] = _largest(by_shard[slowest], cores[slowest])
     return float(1 / (worst.max() * SERVICE))
 
 
-def possible_groups(keys: int, epoch: int) -> float:
+def possible_groups(keys: int, epoch: int, cores: int = CORES, groups: int = WORKERS * SHARDS) -> float:
     """Return rows per second with one executor per core and optimal groups per executor."""
-    return float(1 / (_largest(shard_shares(keys, epoch, 1, WORKERS * SHARDS).ravel(), CORES) * SERVICE))
+    return float(1 / (_largest(shard_shares(keys, epoch, 1, groups).ravel(), cores) * SERVICE))
 
 
-def possible_static(keys: int, epoch: int) -> float:
+def possible_static(keys: int, epoch: int, cores: int = CORES) -> float:
     """Return rows per second with one executor per core."""
-    return float(1 / (shard_shares(keys, epoch, CORES).sum(axis=1).max() * SERVICE))
+    return float(1 / (shard_shares(keys, epoch, cores).sum(axis=1).max() * SERVICE))
 
 
 def _largest(shards: np.ndarray, cores: int) -> float:
