@@ -63,6 +63,8 @@ class VirtualGroups(VirtualJob):
     ----------
     ended : list of EndedGroupMove
         The moves; the pause of one is the time from the switch of the source to the end.
+    stops : list of (float, float)
+        From when until when all instances paused.
     """
 
     def __init__(self, keys: Keys, options: Options, settings: PlacementSettings, strategy: str, placement: str):
@@ -74,6 +76,7 @@ class VirtualGroups(VirtualJob):
         self.strategy = strategy
         self.placement = placement
         self.ended: list[EndedGroupMove] = []
+        self.stops: list[tuple[float, float]] = []
         self._move: GroupMove[int] | None = None
         self._left: Planned = []
         self._versions = 0
@@ -273,6 +276,7 @@ class VirtualGroups(VirtualJob):
     def _resume(self, node: int) -> None:
         if self._paused:
             self._paused = False
+            self.stops.append((self._switched, self.now))
             self.go_on()
 
     def _copy(self, index: int) -> None:

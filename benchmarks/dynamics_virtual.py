@@ -24,9 +24,10 @@ the possible throughput of the executor-centric job, the mean over its reshuffle
 are due, and `lag_s` is by how much the source is late in the end. The first ``--warm`` seconds do not count.
 
 Of resource-centric jobs, a line has the number of migrations and their groups; `paused_share`, the part of the time in
-which all instances pause (synchronised ones only); `waited_ms`, the median time from the switch to the end of a move;
-and `moving_share`, the part of the time in which groups move. All lines have the state that moves between nodes, in MB
-per minute.
+which all instances pause (synchronised ones only), and `lost_paused` and `lost_between`, what the throughput lacks of
+the possible one during pauses and between them, as shares of the possible one; `waited_ms`, the median time from the
+switch to the end of a move; and `moving_share`, the part of the time in which groups move. All lines have the state
+that moves between nodes, in MB per minute.
 
     python benchmarks/dynamics_virtual.py [--keys 100] [--shuffles 0 2 16] [--orders 4] [--seconds 60] [--warm 12]
                                           [--like defaults paper] [--load 0.9]
@@ -156,7 +157,7 @@ def measured(keys: int, shuffles: float, like: str, paradigm: str, arguments: ar
         own = best[:, 1] if isinstance(job, VirtualGroups) else best[:, 2] if paradigm == STATIC else best[:, 0]
         parts.append(counted(job, warm))
         sums += parts[-1][0].sum() / (seconds - warm), own.mean(), best[:, 2].mean()
-        found.append({"lag_s": job.lag, **moved(job, seconds)})
+        found.append({"lag_s": job.lag, **moved(job, seconds), **lost(job, warm, seconds, float(own.mean()))})
         if arguments.seconds_shown:
             show(job, throughput(job, seconds))
     rows, waited = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -216,14 +217,28 @@ def moved(job: VirtualJob, seconds: int) -> dict[str, float]:
     if not isinstance(job, VirtualGroups):
         return {"moves": float(sum(executor.moves.finished for executor in job.executors)), **made}
     pauses = [move.pause for move in job.ended]
-    stops = sum(move.pause for move in job.ended if move.strategy == "synchronised")
     return {
         "migrations": float(len(pauses)),
         "moves": float(sum(move.groups for move in job.ended)),
         "waited_ms": 1e3 * float(np.median(pauses)) if pauses else 0.0,
-        "paused_share": stops / seconds,
         "moving_share": sum(move.seconds for move in job.ended) / seconds,
         **made,
+    }
+
+
+def lost(job: VirtualJob, warm: float, seconds: int, best: float) -> dict[str, float]:
+    """Return how long all instances paused, and what the throughput lacks of the possible one then and otherwise."""
+    if not isinstance(job, VirtualGroups):
+        return {}
+    at, rows, _ = np.array(job.done).reshape(-1, 3).T
+    stops = [(max(since, warm), until) for since, until in job.stops if until > warm]
+    paused = sum(until - since for since, until in stops)
+    done = sum(float(rows[(at >= since) & (at < until)].sum()) for since, until in stops)
+    counted, every = float(rows[at >= warm].sum()), (seconds - warm) * best
+    return {
+        "paused_share": paused / (seconds - warm),
+        "lost_paused": (paused * best - done) / every,
+        "lost_between": ((seconds - warm - paused) * best - (counted - done)) / every,
     }
 
 
