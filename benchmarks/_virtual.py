@@ -328,7 +328,7 @@ class VirtualJob:
         core, home = self._threads[index, message.task], self.homes[index]
         if waits is None:
             leaves = self.network.handled(self.now, home, self._handling(state))
-            arrival = self.network.arrival(leaves, home, core.node, state)
+            arrival = self.network.state_arrival(leaves, home, core.node, state)
         else:
             nbytes = sum(rows for _, rows in waits) * self.options.costs.row_bytes
             arrival = self.network.arrival(self.now, home, core.node, nbytes)
@@ -365,7 +365,7 @@ class VirtualJob:
 
     def _return(self, index: int, message: m.Done | m.Flush | m.LabelReturned, state: int = 0) -> None:
         home = self.homes[index]
-        arrival = self.network.arrival(self.now, self._threads[index, message.task].node, home, state)
+        arrival = self.network.state_arrival(self.now, self._threads[index, message.task].node, home, state)
         if not isinstance(message, m.Done):
             arrival = self.network.handled(arrival, home, self._handling(state))
         self.at(arrival, lambda: self._carry_out(index, self.executors[index].take_back(message, self.now)))

@@ -104,6 +104,14 @@ def test_state_travels_between_nodes_only(jobs):
     assert alone.network.state_bytes == 0
 
 
+def test_state_of_shards_travels_to_cores_of_other_nodes_and_back():
+    job = virtual.run(6, 0, 0, SECONDS, replace(CLUSTER, rate=2600.0), "executor-centric")
+    across = sum(executor.moves.finished_across for executor in job.executors)
+    assert across > 0
+    # Each of these moves sends a shard one way, and perhaps once more what has changed since.
+    assert across <= job.network.state_bytes / COSTS.shard_bytes <= 2 * across + 1
+
+
 def test_slow_links_let_groups_wait_for_their_state(jobs):
     slow = run("synchronised", replace(CLUSTER, costs=replace(COSTS, bandwidth=1e6)))
     first, slower = jobs["synchronised"].ended[0], slow.ended[0]
