@@ -65,6 +65,8 @@ class VirtualGroups(VirtualJob):
         The moves; the pause of one is the time from the switch of the source to the end.
     stops : list of (float, float)
         From when until when all instances paused.
+    repartitionings : list of (float, int)
+        The seconds that plans took, and the groups that they moved.
     """
 
     def __init__(self, keys: Keys, options: Options, settings: PlacementSettings, strategy: str, placement: str):
@@ -77,6 +79,8 @@ class VirtualGroups(VirtualJob):
         self.placement = placement
         self.ended: list[EndedGroupMove] = []
         self.stops: list[tuple[float, float]] = []
+        self.repartitionings: list[tuple[float, int]] = []
+        self._planned: tuple[float, int] = 0.0, 0
         self._move: GroupMove[int] | None = None
         self._left: Planned = []
         self._versions = 0
@@ -146,6 +150,7 @@ class VirtualGroups(VirtualJob):
         planned = self.planned(snapshot)
         if planned and self._move is None and not self._left:
             self._left = planned
+            self._planned = self.now, sum(len(moves) for moves, *_ in planned)
             self.at(self.now + ORDER_SECONDS, self._begin)
 
     def planned(self, snapshot: Snapshot) -> Planned:
@@ -243,6 +248,9 @@ class VirtualGroups(VirtualJob):
         self._move = None
         if self._left:
             self._begin()
+        else:
+            began, groups = self._planned
+            self.repartitionings.append((self.now - began, groups))
 
     # nodes
 

@@ -26,7 +26,8 @@ are due, and `lag_s` is by how much the source is late in the end. The first ``-
 Of resource-centric jobs, a line has the number of migrations and their groups; `paused_share`, the part of the time in
 which all instances pause (synchronised ones only), and `lost_paused` and `lost_between`, what the throughput lacks of
 the possible one during pauses and between them, as shares of the possible one; `waited_ms`, the median time from the
-switch to the end of a move; and `moving_share`, the part of the time in which groups move. All lines have the state
+switch to the end of a move; `moving_share`, the part of the time in which groups move; and `plan_s` and `plan_groups`,
+how long the plans took that were carried out wholly, and how many groups they moved (medians). All lines have the state
 that moves between nodes, in MB per minute.
 
     python benchmarks/dynamics_virtual.py [--keys 100] [--shuffles 0 2 16] [--orders 4] [--seconds 60] [--warm 12]
@@ -223,6 +224,8 @@ def moved(job: VirtualJob, seconds: int) -> dict[str, float]:
         "migrations": float(len(pauses)),
         "moves": float(sum(move.groups for move in job.ended)),
         "waited_ms": 1e3 * float(np.median(pauses)) if pauses else 0.0,
+        "plan_s": float(np.median([taken for taken, _ in job.repartitionings])) if job.repartitionings else 0.0,
+        "plan_groups": float(np.median([groups for _, groups in job.repartitionings])) if job.repartitionings else 0.0,
         "moving_share": sum(move.seconds for move in job.ended) / seconds,
         **made,
     }

@@ -95,6 +95,14 @@ def test_the_baseline_of_the_paper_synchronises_for_each_group(jobs):
     assert sum(move.pause for move in moves) < SECONDS
 
 
+def test_plans_end_with_their_last_move(jobs):
+    job = jobs["one-by-one"]
+    seconds, groups = job.repartitionings[0]
+    assert groups == len(job.ended[:groups])
+    # The order takes a moment before the first move begins, and the moves follow each other at once.
+    assert seconds == pytest.approx(sum(move.seconds for move in job.ended[:groups]), abs=0.1)
+
+
 def test_state_travels_between_nodes_only(jobs):
     groups = sum(move.groups for move in jobs["synchronised"].ended)
     travelled = jobs["synchronised"].network.state_bytes / COSTS.shard_bytes
