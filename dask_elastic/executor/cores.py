@@ -139,7 +139,8 @@ class Cores:
             waiting = all(task.queue.rows for task in takers)
             busy = sum(task.busy.per_second(now) for task in takers) / len(takers)
             moving = bool(self.moves.in_progress or self._strays(self._owners_to_be()))
-            self.gathering.look(Saturation(rows, tasks, waiting, busy, computing, moving, now))
+            nodes = len({task.node for task in takers})
+            self.gathering.look(Saturation(rows, tasks, waiting, busy, computing, moving, now, nodes))
 
     def look(self, load: float | None, now: float) -> None:
         """Take note of the executor's load; see `LightLoad.look`. Without a task at home no shard can return."""
@@ -368,10 +369,10 @@ class Cores:
 
     def heirs(self, shards: Iterable[int], loads: np.ndarray) -> dict[int, int]:
         """Return an active task for each shard: the heaviest shards first, each to the task with the least load."""
-        load = self._task_loads(loads)
+        load, takers = self._task_loads(loads), self.takers
         heirs: dict[int, int] = {}
         for shard in sorted(shards, key=lambda s: (-loads[s], s)):
-            heir = min(self.takers, key=lambda task: (load[task.number], not task.at_home, task.number))
+            heir = min(takers, key=lambda task: (load[task.number], not task.at_home, task.number))
             load[heir.number] += max(float(loads[shard]), 1e-9)
             heirs[shard] = heir.number
             self._commanded.pop(shard, None)

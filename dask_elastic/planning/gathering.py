@@ -6,9 +6,10 @@ Goal
     before. Then one task processes more rows than two. Logic that waits, or computes outside for long, needs all tasks.
 Heuristic
     Hill climbing while the executor is saturated: with half as many tasks, or twice as many, the rows per second are
-    measured and compared with those before. The other number is kept if it is clearly better. What was not better is
-    tried ever more rarely. Fewer tasks are tried only if the processor time of the tasks shows that they wait while
-    they are busy; if they do little but wait, all tasks get shards without a trial.
+    measured and compared with those before. The other number is kept if it is clearly better, or more tasks keep up
+    with what arrives. What was not better is tried ever more rarely. Fewer tasks are tried only if the processor time
+    of the tasks shows that they wait while they are busy; if they do little but wait, all tasks get shards without a
+    trial.
 Not done
     Tasks of other executors share the interpreter, too. Each executor decides for itself.
 """
@@ -72,6 +73,8 @@ class Saturation:
         Whether shards are moving, or are to move, to other tasks.
     now : float
         The time in seconds.
+    nodes : int
+        The nodes of the tasks that may have shards.
     """
 
     rows: int
@@ -81,6 +84,7 @@ class Saturation:
     computing: float | None
     moving: bool
     now: float
+    nodes: int = 1
 
     @property
     def is_saturated(self) -> bool:
@@ -138,7 +142,8 @@ class Gathering:
         self._trial: _Trial | None = None
         # Whether more tasks were tried, or as many were left because these are better.
         self._is_proven = False
-        self._rates: list[float] = []
+        # Rows per second between looks, and whether the executor was saturated.
+        self._rates: list[tuple[float, bool]] = []
         self._last: Saturation | None = None
 
     def proven(self, now: float) -> int | None:
@@ -172,12 +177,17 @@ class Gathering:
             self._spread(seen.now)
         if last is None or seen.now <= last.now:
             return
+        if seen.nodes != last.nodes:
+            # The rows per second of other nodes say nothing about the number of tasks.
+            self._give_up()
+            return
         if seen.moving or last.moving or seen.tasks != last.tasks:
             self._rates.clear()
             if self._trial is not None and seen.now - self._trial.began > LONGEST_TRIAL:
-                self._fail(self._trial, seen.now)
+                self._fail(self._trial, seen.now, is_shown=False)
             return
-        self._rates = [*self._rates, (seen.rows - last.rows) / (seen.now - last.now)][-LOOKS:]
+        rate = (seen.rows - last.rows) / (seen.now - last.now)
+        self._rates = [*self._rates, (rate, seen.is_saturated)][-LOOKS:]
         if self._trial is not None:
             self._judge(self._trial, seen.now)
         elif not seen.is_saturated:
@@ -204,7 +214,7 @@ class Gathering:
         for direction in (FEWER, MORE):
             most = self._other(direction, seen)
             if most != self.most and self._is_due(direction, seen.now):
-                self._trial = _Trial(direction, seen.now, self.most, median(self._rates))
+                self._trial = _Trial(direction, seen.now, self.most, median(rate for rate, _ in self._rates))
                 self.most = most
                 self._rates.clear()
                 return
@@ -222,11 +232,15 @@ class Gathering:
         return math.ceil(present / 2)
 
     def _judge(self, trial: _Trial, now: float) -> None:
-        is_worse = len(self._rates) == LOOKS - 1 and max(self._rates) < trial.rows_per_second
-        if len(self._rates) < LOOKS and not is_worse:
+        rates = [rate for rate, _ in self._rates]
+        is_worse = len(rates) == LOOKS - 1 and max(rates) < trial.rows_per_second
+        if len(rates) < LOOKS and not is_worse:
             return
-        if median(self._rates) < GAIN * trial.rows_per_second:
-            self._fail(trial, now)
+        # Then as many rows were processed as arrived: how many more there could be is not known.
+        is_idle = 2 * sum(is_saturated for _, is_saturated in self._rates) < len(rates)
+        catches_up = trial.direction == MORE and is_idle and median(rates) >= trial.rows_per_second
+        if median(rates) < GAIN * trial.rows_per_second and not catches_up:
+            self._fail(trial, now, is_shown=not is_idle)
             return
         self._end(now)
         self._is_proven = trial.direction == FEWER
@@ -234,10 +248,10 @@ class Gathering:
         back = min(2 * self._patience[-trial.direction], LONGEST_PATIENCE)
         self._patience = {trial.direction: FIRST_PATIENCE, -trial.direction: back}
 
-    def _fail(self, trial: _Trial, now: float) -> None:
+    def _fail(self, trial: _Trial, now: float, is_shown: bool) -> None:
         self._end(now)
         self.most = trial.most
-        self._is_proven |= trial.direction == MORE
+        self._is_proven |= is_shown and trial.direction == MORE
         self._patience[trial.direction] = min(2 * self._patience[trial.direction], LONGEST_PATIENCE)
 
     def _end(self, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -131,7 +132,7 @@ def test_what_is_seen_is_that_of_the_tasks_with_shards(waiting, busy):
     executor.measures.rows_before = 70
     executor.handle(events.BalanceDue(0.4), 1.0)
     seen = executor.cores.gathering.seen
-    assert (seen.rows, seen.tasks, seen.waiting, seen.computing) == (70, 3, waiting > 0, 0.4)
+    assert (seen.rows, seen.tasks, seen.nodes, seen.waiting, seen.computing) == (70, 3, 2, waiting > 0, 0.4)
     assert seen.busy == pytest.approx(busy, abs=0.1)
     assert not seen.moving
 
@@ -169,3 +170,12 @@ def test_executors_without_a_task_at_home_look_too():
     executor.handle(events.BalanceDue(), 1.0)
     seen = executor.cores.gathering.seen
     assert (seen.tasks, seen.waiting, seen.computing) == (3, True, None)
+
+
+def test_heirs_of_many_shards_are_chosen_among_the_same_tasks(monkeypatch):
+    executor, counted = make({HOME: 2, OTHER: 2}, most=1), []
+    real = executor.cores._owners_to_be
+    monkeypatch.setattr(executor.cores, "_owners_to_be", lambda: [counted.append(None), real()][1])
+    heirs = executor.cores.heirs(range(SHARDS), np.ones(SHARDS))
+    assert sorted(Counter(heirs.values()).items()) == [(0, SHARDS // 2), (2, SHARDS // 2)]
+    assert len(counted) == 1, "the owners of all shards are looked through for each shard"

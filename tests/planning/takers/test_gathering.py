@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -174,6 +174,50 @@ def test_shards_that_keep_moving_end_a_trial():
         gathering.look(Saturation(int(1_000 * now), 2, True, 1.0, 0.5, True, now))
         now += LOOK
         assert now - began < 60, "the trial never ends"
+
+
+def in_trial(most, speed):
+    """Return a gathering that has begun a trial with two tasks, and the look that began it."""
+    gathering, seen = Gathering(most), Saturation(0, 2, True, 1.0, 0.5, False, 0.0)
+    while gathering.most == most:
+        seen = replace(seen, rows=seen.rows + int(speed * LOOK), now=seen.now + LOOK)
+        gathering.look(seen)
+    return gathering, seen
+
+
+def test_trial_that_was_never_measured_shows_nothing():
+    gathering, seen = in_trial(1, 1_000.0)
+    while gathering.most is None:
+        seen = replace(seen, rows=seen.rows + 1_000, moving=True, now=seen.now + LOOK)
+        gathering.look(seen)
+    assert gathering.proven(seen.now) is None
+
+
+def test_more_tasks_are_kept_that_catch_up_with_what_arrives():
+    node = SaturatedNode((1_000.0, 1_600.0), most=1, arrivals=1_050.0)
+    node.run(30)
+    assert node.run(60) == pytest.approx(1_050, rel=0.01)
+    assert node.gathering.most is None
+
+
+def test_trial_during_which_the_input_ends_shows_nothing():
+    gathering, seen = in_trial(1, 1_000.0)
+    while gathering.most is None:
+        seen = replace(seen, waiting=False, busy=0.0, now=seen.now + LOOK)
+        gathering.look(seen)
+    assert gathering.proven(seen.now) is None
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_trial_ends_without_a_result_when_tasks_of_other_nodes_get_shards(nodes):
+    gathering, seen = in_trial(None, 1_900.0)
+    assert gathering.most == 1
+    for look in range(6):
+        rows = seen.rows + int(nodes * 1_300 * LOOK)
+        seen = replace(seen, rows=rows, moving=look < 2, now=seen.now + LOOK, nodes=nodes)
+        gathering.look(seen)
+        assert gathering.proven(seen.now) is None
+        assert look > 4 or gathering.most is None
 
 
 @given(
