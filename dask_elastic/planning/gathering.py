@@ -177,11 +177,11 @@ class Gathering:
             self._spread(seen.now)
         if last is None or seen.now <= last.now:
             return
-        if seen.nodes != last.nodes:
-            # The rows per second of other nodes say nothing about the number of tasks.
+        if self._trial is not None and (seen.nodes - last.nodes) * self._trial.direction < 0:
+            # Another node would make fewer tasks look faster, and one node less would make more tasks look slower.
             self._give_up()
             return
-        if seen.moving or last.moving or seen.tasks != last.tasks:
+        if seen.moving or last.moving or (seen.tasks, seen.nodes) != (last.tasks, last.nodes):
             self._rates.clear()
             if self._trial is not None and seen.now - self._trial.began > LONGEST_TRIAL:
                 self._fail(self._trial, seen.now, is_shown=False)
