@@ -49,6 +49,9 @@ LONGEST_PATIENCE = 600.0
 LONGEST_TRIAL = 5.0
 """Seconds after which a trial ends during which shards are still moving."""
 
+CALM = 5.0
+"""Seconds after the last saturated look from which on no trial is expected soon."""
+
 FEWER, MORE = -1, 1
 """Directions of trials."""
 
@@ -145,6 +148,7 @@ class Gathering:
         # Rows per second between looks, and whether the executor was saturated.
         self._rates: list[tuple[float, bool]] = []
         self._last: Saturation | None = None
+        self._saturated_at = -math.inf
 
     def proven(self, now: float) -> int | None:
         """Return how many tasks of each node are known to be as fast as any more.
@@ -157,16 +161,21 @@ class Gathering:
         Returns
         -------
         int or None
-            Number of tasks; None if all tasks are needed, if that is not known, and when it is to be tried again.
+            Number of tasks; None if all tasks are needed, if that is not known, and when it is to be tried again, which
+            it is only while the executor is saturated.
         """
         if self._trial is not None and self._trial.direction == MORE:
             return None
         most = self.most if self._trial is None else self._trial.most
-        return most if self._is_proven and not self._is_due(MORE, now) else None
+        is_saturated = self._last is not None and self._last.is_saturated
+        expects_trial = self._is_due(MORE, now) and (is_saturated or now - self._saturated_at < CALM)
+        return most if self._is_proven and not expects_trial else None
 
     def look(self, seen: Saturation) -> None:
         """Take note of what the executor has done."""
         last, self._last = self._last, seen
+        if seen.is_saturated:
+            self._saturated_at = seen.now
         if not self._ended:
             self._ended = {FEWER: seen.now, MORE: seen.now}
         if seen.tasks < 2:

@@ -147,11 +147,29 @@ def test_logic_that_changes_is_tried_again():
     assert node.gathering.most is None
 
 
-def test_what_is_to_be_tried_again_is_not_proven():
+def proven_with_one_task():
+    """Return a node that has found one task to be enough, and has lost the other one since."""
     node = SaturatedNode((2_000.0, 1_000.0), most=1)
     node.run(20)
     assert node.gathering.proven(node.now) == 1
-    assert node.gathering.proven(node.now + LONGEST_PATIENCE) is None
+    node.tasks = 1
+    return node
+
+
+def test_what_is_to_be_tried_again_is_not_proven():
+    node = proven_with_one_task()
+    node.run(LONGEST_PATIENCE)
+    assert node.gathering.proven(node.now) is None
+
+
+def test_what_cannot_be_tried_for_lack_of_rows_stays_proven():
+    node = proven_with_one_task()
+    node.arrivals = 1_500.0
+    node.run(LONGEST_PATIENCE)
+    assert node.gathering.proven(node.now) == 1
+    node.arrivals = np.inf
+    node.run(LOOK)
+    assert node.gathering.proven(node.now) is None
 
 
 def test_a_task_that_ends_during_a_trial_ends_the_trial():
