@@ -28,6 +28,7 @@ Not done
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,7 +157,7 @@ class JobModel:
         target = self._target(job)
         limits = np.maximum(most[list(indices)], 1)
         current = np.array([executor.total_cores for executor in chosen], dtype=np.int64)
-        working = np.array([executor.working_cores for executor in chosen], dtype=np.int64)
+        working = _working(chosen)
         source_lag = 0.0 if overloads or int(current.sum()) >= available else self._source_lag(job)
         planned = self._planned_overloaded(queues, chosen) if can_relieve else self._planned(queues, chosen, source_lag)
         satisfied, feasible = not can_relieve and planned.latency(current) <= min(target, MOST_LATENCY), True
@@ -199,7 +200,10 @@ class JobModel:
         queues = Queues.of([job.executors[i] for i in known], _entering(job))
         if not queues.arrival.any():
             return None
-        return self._calibration.hop + self._calibration.error * queues.latency(cores[known])
+        held, working = _held(job), _working(job.executors)
+        # Those that do not speed an executor up are among the cores that it has now.
+        working = np.where(cores > held, cores - held + working, np.minimum(cores, working))
+        return self._calibration.hop + self._calibration.error * queues.latency(working[known])
 
     @property
     def patience(self) -> float:
@@ -226,8 +230,7 @@ class JobModel:
         sojourn = _sojourn(job)
         if sojourn is not None:
             active = _active(job)
-            held = np.array([executor.total_cores for executor in active], dtype=np.int64)
-            self._calibration.add(job.latency, sojourn, Queues.of(active, _entering(job)).latency(held))
+            self._calibration.add(job.latency, sojourn, Queues.of(active, _entering(job)).latency(_working(active)))
 
     def _source_lag(self, job: JobSnapshot) -> float:
         """Return the source lag under backpressure, in seconds; 0 if no executor is busy."""
@@ -243,8 +246,7 @@ class JobModel:
         pinned = [executor for executor in job.executors if executor.pinned and executor.service_rate]
         spent = 0.0
         if pinned:
-            held = np.array([executor.total_cores for executor in pinned], dtype=np.int64)
-            spent = Queues.of(pinned, _entering(job)).latency(held)
+            spent = Queues.of(pinned, _entering(job)).latency(_working(pinned))
         # The others cannot compensate for an overloaded pinned executor.
         spent = 0.0 if math.isinf(spent) else spent
         return (job.latency_target - self._calibration.hop) / self._calibration.error - spent
@@ -326,6 +328,10 @@ class JobModel:
 
 def _held(job: JobSnapshot) -> Cores:
     return np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
+
+
+def _working(executors: Sequence[ExecutorSnapshot]) -> Cores:
+    return np.array([executor.working_cores for executor in executors], dtype=np.int64)
 
 
 def _entering(job: JobSnapshot) -> float:

@@ -59,6 +59,25 @@ def test_cores_that_bring_nothing_are_not_kept(target):
     assert kept.keep.tolist() == [3]
 
 
+def with_pinned(cores, **more):
+    """Return what the model makes of a pinned executor, nine tenths of one core busy, that another one follows."""
+    pinned = executor(0, cores, 900.0, entry=True, pinned=True, sojourn=0.010, **more)
+    measured = job(pinned, executor(1, 1, 900.0, 2_000.0, operator="next", sojourn=0.001), latency=0.012)
+    model = JobModel(SETTINGS)
+    for second in range(20):
+        found = demand(model, measured, float(second))
+    return found.error, found.target, model.predicted(measured, np.array([cores, 1])), model
+
+
+def test_cores_that_bring_nothing_are_not_modelled():
+    error, target, predicted, model = with_pinned(4, enough_cores=1)
+    assert (error, target, predicted) == with_pinned(1)[:3]
+    assert error == pytest.approx(1, abs=0.1)
+    more = job(executor(0, 2, 900.0, enough_cores=1, entry=True))
+    assert model.predicted(more, np.array([1])) == model.predicted(more, np.array([2]))
+    assert model.predicted(more, np.array([3])) < model.predicted(more, np.array([2]))
+
+
 def test_surplus_without_target_is_only_yielded_to_other_jobs():
     model, measured = JobModel(SETTINGS), job(executor(cores=6), target=None)
     seen = [demand(model, measured, float(second)) for second in range(30)]
