@@ -25,6 +25,7 @@ from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.index import Words
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.chosen_rows import taken
+from dask_elastic.vocab.errors import NumericOverflow
 from dask_elastic.vocab.state_record import END_OF_TIME
 from dask_elastic.vocab.window_costs import WindowCosts
 
@@ -99,14 +100,24 @@ class RehearsedRows:
         if self._batches < FIRST or self._spent > SHARE * self._taken:
             return None
         began = self._clock()
-        found = self._measured(bound, rows, hashes, times, reached)
-        self._spent += self._clock() - began
-        return found
+        try:
+            return self._measured(bound, rows, hashes, times, reached)
+        except NumericOverflow:
+            # A sum from no state may be beyond its type where that of the instance is not.
+            return None
+        finally:
+            self._spent += self._clock() - began
 
     def _measured(
         self, bound: BoundWindows, rows: Rows, hashes: Words, times: Times, reached: int
     ) -> WindowCosts | None:
-        ends = [end for _, end in self._cells.closing(times[len(times) // 2 :][:1], reached, END_OF_TIME)]
+        middle = np.partition(times, len(times) // 2)[len(times) // 2]
+        # Later rows are in later instances, of which there may be thousands.
+        behind = middle - (middle - self._cells.offset) % self._cells.slice + self._cells.slice
+        if times.max() >= behind:
+            chosen = np.flatnonzero(times < behind)
+            rows, hashes, times = taken(rows, chosen), hashes.take(chosen), times.take(chosen)
+        ends = [end for _, end in self._cells.closing(middle[np.newaxis], reached, END_OF_TIME)]
         most = min(MOST_INSTANCES, len(ends), MOST_PAIRS // len(times))
         if most < 2:
             return None

@@ -353,7 +353,8 @@ class WindowLogic:
         if self._places is not None:
             self._places.expired(until, len(np.unique(found.values[bound.own + 2].take(made.firsts))))
         if made.expired.any() and (self._places is None or has_mark(found.values[bound.own]).any()):
-            if self._corrected is None:
+            # Corrected instances are few beside slices, which free their slots from time to time.
+            if self._corrected is None or self._separate:
                 self._session.tidy()
             elif self._places is not None:
                 self._places.leaves_slots()

@@ -62,9 +62,11 @@ class Task:
         ticks = itertools.count()
         self.logic.clock = lambda: float(next(ticks))
 
-    def rows(self, at, separate=False):
-        columns = [np.arange(30) % 7, np.full(30, at), np.arange(30)]
-        batch = pa.record_batch([pa.array(columns[0]), pa.array(columns[1], SCHEMA.field(1).type), columns[2]], SCHEMA)
+    def rows(self, at, separate=False, values=None, keys=7):
+        at = np.broadcast_to(at, 30 if np.ndim(at) == 0 else len(at))
+        number = np.arange(len(at))
+        columns = [number % keys if keys else 0 * number, pa.array(at, SCHEMA.field(1).type)]
+        batch = pa.record_batch([*columns, number if values is None else pa.array(values)], SCHEMA)
         hashes = hash_columns(batch, ("key",))
         return self.logic.process(batch, hashes, reached=0, separate=separate)
 
@@ -142,3 +144,28 @@ def test_batch_whose_rehearsal_raises_is_not_processed(always, monkeypatch):
     with pytest.raises(MemoryError):
         task.rows(100)
     assert task.state == before
+
+
+def test_rows_far_from_each_other_are_as_few_pairs(always, monkeypatch):
+    task = Task(operator_of({"rows": BUILT_IN["rows"]}, "600us"))
+    pairs = []
+    real = RehearsedRows._added
+
+    def added(self, *args):
+        found = real(self, *args)
+        pairs.append(found[0])
+        return found
+
+    monkeypatch.setattr(RehearsedRows, "_added", added)
+    for at in (np.arange(300) * 9, np.arange(300)[::-1] * 9, np.arange(300) % 2 * 2700):
+        task.rows(at)
+    assert 0 < max(pairs) <= 300 * MOST_INSTANCES
+
+
+def test_sums_from_no_state_may_be_beyond_their_type(always):
+    task = Task(operator_of({"sum": BUILT_IN["sum"]}))
+    least = -(2**63)
+    task.rows(np.full(2, 100), values=[least, 0], keys=0)
+    assert task.store.costs().tried > 0
+    found = task.rows(np.full(2, 100), values=[2**62, 2**62], keys=0)
+    assert set(found[0]["sum"].to_pylist()) == {0}

@@ -258,3 +258,17 @@ def test_result_that_raises_leaves_no_state_of_new_keys():
             tasks.rows([("a", 10, 2), (f"key {key}", 12, 13)])
     assert tasks.store.slots.counts(GROUPS)[1].tolist() == before
     assert tasks.rows([("key 0", 12, 1)])
+
+
+@pytest.mark.parametrize("emit", ["closed", "updates"])
+def test_slots_of_instances_are_freed_when_no_row_corrects_them(emit):
+    tasks = Tasks([de.windows.sliding(0, "20us", "10us")], "auto", lateness=10, emit=emit)
+    tasks.separate = True
+    used = []
+    for at in range(0, 800, 10):
+        tasks.rows([(str(key), at, 1) for key in range(200)])
+        tasks.record(at)
+        # Clears the tombstones, as a checkpoint does.
+        tasks.store.extract(dirty_only=True)
+        used.append(tasks.store.slots.used)
+    assert max(used) < 5_000 < 200 * 80
