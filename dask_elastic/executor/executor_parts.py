@@ -24,7 +24,6 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.recovery import Recovery, RecoveryRecord
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import first_takers, first_tasks
-from dask_elastic.executor.windows.row_sides import row_sides
 from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.planning.gathering import Gathering
 from dask_elastic.routing.keyspace import KeySpace
@@ -104,7 +103,9 @@ class ExecutorParts:
 
     def divide_windows(self, computes: Sequence[Compute]) -> None:
         """Find out the windows of rows if moves of shards may be smooth; called before the executor starts."""
-        if self.limits.migration in DIVIDING:
+        if self.limits.migration in DIVIDING and any(one.windowing is not None for one in computes):
+            from dask_elastic.executor.windows.row_sides import row_sides
+
             self.routes.shared.sides = row_sides(computes)
 
     def _enter_partials(self, state: pa.RecordBatch, shard: int, now: float) -> Piece:

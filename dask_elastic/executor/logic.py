@@ -10,9 +10,6 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.function_logic import FunctionLogic, KeyFunctionLogic, RowFunctionLogic, schema_of_keys
 from dask_elastic.executor.timer_logic import EventExpiry, TimerLogic
-from dask_elastic.executor.windows.count_logic import CountLogic
-from dask_elastic.executor.windows.session_logic import SessionLogic
-from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.state.session import Located, Session
 from dask_elastic.state.slots import Column
@@ -70,11 +67,10 @@ def make_logic(operator: Compute, store: KeyedStore, session: Session, emits: bo
         The logic.
     """
     if operator.windowing is not None:
-        if operator.windowing.counted:
-            return CountLogic(operator, store, session, groups, emits)
-        if operator.windowing.joins_results:
-            return SessionLogic(operator, store, session, groups, emits)
-        return WindowLogic(operator, store, session, groups, emits)
+        # Imported when used: most jobs have no windows.
+        from dask_elastic.executor.windows.make_windows import make_windows
+
+        return make_windows(operator, store, session, emits, groups)
     if operator.aggregates is not None:
         return AggregateLogic(operator, store, session, emits)
     assert operator.join is None, "make_join returns the logic of joins"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,14 +14,7 @@ from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.compute_clock import ComputeClock
 from dask_elastic.executor.fused.fused_compute import fused_computes
 from dask_elastic.executor.groups.traffic_sampler import EVERY, TrafficSampler
-from dask_elastic.executor.joins.asof_join import AsOfJoin
-from dask_elastic.executor.joins.interval_join import IntervalJoin
-from dask_elastic.executor.joins.make_join import make_join
 from dask_elastic.executor.logic import AggregateLogic, FiringLogic, Logic, make_firing, make_logic
-from dask_elastic.executor.windows.count_logic import CountLogic
-from dask_elastic.executor.windows.session_logic import SessionLogic
-from dask_elastic.executor.windows.window_functions import WindowFunctions
-from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.meters.group_flows import GroupFlows
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.fused.component_store import ComponentStore
@@ -30,6 +24,13 @@ from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.chosen_rows import ChosenRows, EvaluationCosts
 from dask_elastic.vocab.lock import Lock
 from dask_elastic.vocab.state_record import PartialsMoved
+
+if TYPE_CHECKING:
+    from dask_elastic.executor.joins.asof_join import AsOfJoin
+    from dask_elastic.executor.joins.interval_join import IntervalJoin
+    from dask_elastic.executor.windows.make_windows import Windows
+    from dask_elastic.executor.windows.window_functions import WindowFunctions
+    from dask_elastic.executor.windows.window_logic import WindowLogic
 
 
 class Processor:
@@ -87,23 +88,42 @@ class Processor:
         self.logic: Logic
         self.join: IntervalJoin | AsOfJoin | None = None
         self.functions: WindowFunctions | None = None
+        self.windows: Windows | None = None
+        # The same, if they are windows over event time, which may share slices.
+        self._event_windows: WindowLogic | None = None
         self.firing: FiringLogic | None
-        if operator.windowing is not None and operator.function is not None:
-            self.firing = self.functions = WindowFunctions(operator, store, self.session, spaces[component.name])
-        elif operator.join is not None:
-            self.logic = self.firing = self.join = make_join(operator, store, self.session, spaces[component.name])
+        if operator.windowing is not None or operator.join is not None:
+            self._set_event_time_logic(operator, store, spaces[component.name])
         else:
-            groups = spaces[component.name].groups
-            self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs, groups)
+            self.logic = make_logic(operator, store, self.session, self.emitter.has_outputs)
             self.firing = make_firing(operator, self.logic, store, self.session)
-        self.windows: WindowLogic | SessionLogic | CountLogic | None = None
-        if self.functions is None and isinstance(self.logic, WindowLogic | SessionLogic | CountLogic):
-            self.windows = self.logic
-            if not isinstance(self.logic, CountLogic):
-                self.firing = self.logic
+        # What reads rows that are not copied yet.
+        self._reads_chosen = self.functions is None and (
+            self._event_windows is not None or isinstance(self.logic, AggregateLogic)
+        )
         for fused in self._fused.values():
             if fused.reads_first and self.functions is None:
                 fused.follow(self.logic)
+
+    def _set_event_time_logic(self, operator: Compute, store: ComponentStore, space: KeySpace) -> None:
+        # Most jobs have neither windows nor joins, which are a tenth of what a worker would import to run them.
+        if operator.join is not None:
+            from dask_elastic.executor.joins.make_join import make_join
+
+            self.logic = self.firing = self.join = make_join(operator, store, self.session, space)
+        elif operator.function is not None:
+            from dask_elastic.executor.windows.window_functions import WindowFunctions
+
+            self.firing = self.functions = WindowFunctions(operator, store, self.session, space)
+        else:
+            from dask_elastic.executor.windows.count_logic import CountLogic
+            from dask_elastic.executor.windows.make_windows import make_windows
+            from dask_elastic.executor.windows.window_logic import WindowLogic
+
+            windows = make_windows(operator, store, self.session, self.emitter.has_outputs, space.groups)
+            self.logic = self.windows = windows
+            self.firing = None if isinstance(windows, CountLogic) else windows
+            self._event_windows = windows if isinstance(windows, WindowLogic) else None
 
     def measure_windows(self, clock: Callable[[], float]) -> None:
         """Measure what the partial results of windows of the first compute cost.
@@ -113,8 +133,8 @@ class Processor:
         clock : callable
             Returns the CPU seconds of the thread.
         """
-        if isinstance(self.windows, WindowLogic):
-            self.windows.clock = clock
+        if self._event_windows is not None:
+            self._event_windows.clock = clock
 
     def measure_computes(self, clock: Callable[[], float]) -> None:
         """Measure how long each compute takes, if there are several.
@@ -140,8 +160,8 @@ class Processor:
             self._until = EVERY
             return self._sampler.process(batch, self.process)
         if isinstance(batch.record, PartialsMoved):
-            assert isinstance(self.windows, WindowLogic), "only windows whose partials can be merged hand them over"
-            self.windows.merge(batch, self.error_policy)
+            assert self._event_windows is not None, "only windows whose partials can be merged hand them over"
+            self._event_windows.merge(batch, self.error_policy)
             return []
         for fused in self._fused.values():
             fused.begin(batch)
@@ -165,9 +185,9 @@ class Processor:
         if self.windows is not None:
             process = partial(self.windows.process, reached=batch.reached, settled=batch.settled)
             if batch.separate or batch.side is not None:
-                assert isinstance(self.windows, WindowLogic), "only windows that share slices may cease to"
+                assert self._event_windows is not None, "only windows that share slices may cease to"
                 process = partial(
-                    self.windows.process,
+                    self._event_windows.process,
                     reached=batch.reached,
                     settled=batch.settled,
                     separate=batch.separate,
@@ -189,7 +209,7 @@ class Processor:
         rows = batch.rows
         if not isinstance(rows, ChosenRows):
             return rows
-        if self.functions is not None or not isinstance(self.logic, AggregateLogic | WindowLogic):
+        if not self._reads_chosen:
             return rows.copied()
         rows.costs = self.costs
         return rows

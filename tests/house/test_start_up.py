@@ -15,8 +15,8 @@ HEAVY = {"bokeh", "fsspec", "highspy", "matplotlib", "pandas", "pymetis", "rich"
 SCHEDULER = "dask_elastic.runtime.scheduler.coordinator, dask_elastic.dashboard.display, dask_elastic.control.loop"
 
 
-def imported(code: str, base: str = "distributed") -> set[str]:
-    """Return the libraries that a fresh interpreter has imported after running code, beyond those of a base."""
+def loaded(code: str, base: str = "distributed") -> set[str]:
+    """Return the modules that a fresh interpreter has imported after running code, beyond those of a base."""
     code = f"import sys, {base}\nbefore = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -25,7 +25,12 @@ def imported(code: str, base: str = "distributed") -> set[str]:
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.split())
+
+
+def imported(code: str, base: str = "distributed") -> set[str]:
+    """Return the libraries of these modules."""
+    return {name.partition(".")[0] for name in loaded(code, base)}
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,12 @@ def imported(code: str, base: str = "distributed") -> set[str]:
 )
 def test_import_loads_no_heavy_library(modules):
     assert imported(f"import {modules}") & HEAVY == set()
+
+
+def test_workers_import_what_few_jobs_need_when_it_is_used():
+    unused = ("dask_elastic.executor.joins", "dask_elastic.executor.windows.", "dask_elastic.checkpoint.restore")
+    found = {name for name in loaded("import dask_elastic.runtime.worker.node") if name.startswith(unused)}
+    assert found == {"dask_elastic.executor.windows.event_times"}
 
 
 def test_submit_and_first_rows_load_no_heavy_library():

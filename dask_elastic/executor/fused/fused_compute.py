@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,6 @@ from dask_elastic.executor.function_logic import FunctionLogic
 from dask_elastic.executor.fused.compute_clock import ComputeClock
 from dask_elastic.executor.fused.typed_stream import TypedStream
 from dask_elastic.executor.logic import AggregateLogic, FiringLogic, Logic, make_firing, make_logic
-from dask_elastic.executor.windows.count_logic import CountLogic
-from dask_elastic.executor.windows.session_logic import SessionLogic
-from dask_elastic.executor.windows.window_logic import WindowLogic
 from dask_elastic.routing.hashing import checks_of
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.string_hashing import Words
@@ -31,6 +29,10 @@ from dask_elastic.topology.windows.late_rows import LateRows
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.chosen_rows import ChosenRows
 from dask_elastic.vocab.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from dask_elastic.executor.windows.make_windows import Windows
+    from dask_elastic.executor.windows.window_logic import WindowLogic
 
 
 class FusedCompute:
@@ -80,15 +82,16 @@ class FusedCompute:
         self._session = self._store.session(task)
         self.clock = ComputeClock(self._store, task)
         groups = space.groups
-        self._logic = logic = make_logic(operator, self._store, self._session, _is_read(branch), groups)
-        self._windows = logic if isinstance(logic, WindowLogic | SessionLogic | CountLogic) else None
-        # Only the first compute of a component changes between slices and instances.
-        self._separate = operator.windowing is not None and operator.windowing.separate_if_fixed
+        self._logic: Logic
         self._firing: FiringLogic | None
-        if isinstance(logic, WindowLogic | SessionLogic):
-            self._firing = logic
+        self._windows: Windows | None = None
+        # The same, if only the first compute of a component could change between slices and instances.
+        self._separate: WindowLogic | None = None
+        if operator.windowing is not None:
+            self._set_windows(operator, _is_read(branch), groups)
         else:
-            self._firing = make_firing(operator, logic, self._store, self._session)
+            self._logic = make_logic(operator, self._store, self._session, _is_read(branch))
+            self._firing = make_firing(operator, self._logic, self._store, self._session)
         self._stream = TypedStream(
             component.name, Exit(operator.name, operator.keys, operator.columns, operator.routed_by)
         )
@@ -100,6 +103,19 @@ class FusedCompute:
         self._routed_by = operator.routed_by or operator.keys
         self._batch: Batch | None = None
         self._groups: npt.NDArray[np.bool_] | None = None
+
+    def _set_windows(self, operator: Compute, is_read: bool, groups: int) -> None:
+        # Imported when used: most jobs have no windows.
+        from dask_elastic.executor.windows.count_logic import CountLogic
+        from dask_elastic.executor.windows.make_windows import make_windows
+        from dask_elastic.executor.windows.window_logic import WindowLogic
+
+        windows = make_windows(operator, self._store, self._session, is_read, groups)
+        self._logic = self._windows = windows
+        self._firing = None if isinstance(windows, CountLogic) else windows
+        if operator.windowing is not None and operator.windowing.separate_if_fixed:
+            assert isinstance(windows, WindowLogic), "only windows that share slices may cease to"
+            self._separate = windows
 
     @property
     def logic(self) -> Logic:
@@ -165,11 +181,8 @@ class FusedCompute:
         if self._windows is not None:
             # What a state record fires comes before its event time: the results are as late as those of rows before it.
             process = partial(self._windows.process, reached=batch.reached, settled=batch.settled)
-            if self._separate:
-                assert isinstance(self._windows, WindowLogic), "only windows that share slices may cease to"
-                process = partial(
-                    self._windows.process, reached=batch.reached, settled=batch.settled, separate=self._separate
-                )
+            if self._separate is not None:
+                process = partial(self._separate.process, reached=batch.reached, settled=batch.settled, separate=True)
         elif isinstance(self._logic, FunctionLogic):
             process = partial(self._logic.process, reached=batch.reached)
 

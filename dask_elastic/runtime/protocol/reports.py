@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
 from dask_elastic.runtime.protocol.job_spec import JobOptions
@@ -11,7 +11,9 @@ from dask_elastic.vocab.column_types import ColumnTypes
 from dask_elastic.vocab.compute_measure import ComputeMeasure
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.window_costs import WindowCosts
-from dask_elastic.windows.unit_costs import PartMeasure
+
+if TYPE_CHECKING:
+    from dask_elastic.windows.unit_costs import PartMeasure
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class ExecutorReport:
     @property
     def window_measure(self) -> PartMeasure:
         """What the cost model of windows takes of these measures."""
+        from dask_elastic.windows.unit_costs import PartMeasure
+
         return PartMeasure(1 / self.service_rate if self.service_rate else None, self.window_costs)
 
 

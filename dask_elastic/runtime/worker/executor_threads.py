@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -25,7 +25,6 @@ from dask_elastic.meters import BriefWork, ComputingShare
 from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.doorbell import Doorbell
 from dask_elastic.runtime.transport.fence import Fence
-from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
@@ -37,6 +36,9 @@ from dask_elastic.vocab.batch import Batch, Delivery
 from dask_elastic.vocab.errors import MoveRefused, NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 
 logger = logging.getLogger("dask_elastic.node")
 

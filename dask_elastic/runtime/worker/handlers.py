@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -25,11 +25,13 @@ from dask_elastic.runtime.worker.homes.home_handlers import HomeHandlers
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
-from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.stores import reading
 from dask_elastic.vocab.errors import MoveRefused, NodeLost, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 
 logger = logging.getLogger("dask_elastic.node")
 

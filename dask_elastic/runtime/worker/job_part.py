@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from dask_elastic.executor import events
 from dask_elastic.executor.control_records.inputs import Inputs
@@ -20,7 +21,6 @@ from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, JobSpec
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
-from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.dead_letters import DeadLetters
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
@@ -34,7 +34,6 @@ from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.last_report import LastReport
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.node_services import NodeServices
-from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
 from dask_elastic.runtime.worker.sink_thread import SinkThread
 from dask_elastic.runtime.worker.source_thread import SourceThread
@@ -45,6 +44,10 @@ from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperato
 from dask_elastic.topology.source import Source
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.messages import Stamp, StartTask, ToHome, ToRemote
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
+    from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 
 
 class JobPart:
@@ -103,7 +106,11 @@ class JobPart:
         self.sinks: dict[ExecutorId, SinkThread] = {}
         self.remotes: dict[ExecutorId, RemoteThreads] = {}
         self.stores = StateStores(node.state_files, spec.options, node.memory)
-        self.checkpoints = PartCheckpoints.of(spec, self.threads, node.ask, self)
+        self.checkpoints: PartCheckpoints | None = None
+        if spec.checkpoint is not None:
+            from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
+
+            self.checkpoints = PartCheckpoints(spec, spec.checkpoint, self.threads, node.ask, self)
         self._node = node
         self.components = {component.name: component for component in components}
         self.exchange: Exchange = (GroupExchange if spec.groups else Exchange)(
@@ -168,17 +175,13 @@ class JobPart:
                     self._node.queue_reader,
                     self._node.client,
                     self._instance_ended,
-                    self._reached,
+                    None if self.checkpoints is None else self.checkpoints.keeper.reached,
                     self._position(identity),
                 )
 
     @property
     def _keeper(self) -> CheckpointKeeper | None:
         return None if self.checkpoints is None else self.checkpoints.keeper
-
-    @property
-    def _reached(self) -> Callable[[int, ExecutorId, SourcePosition], None] | None:
-        return None if self.checkpoints is None else self.checkpoints.keeper.reached
 
     def _position(self, source: ExecutorId) -> SourcePosition:
         return SourcePosition() if self.checkpoints is None else self.checkpoints.position(source)

@@ -91,11 +91,6 @@ class PartCheckpoints:
         }
         self.keeper = CheckpointKeeper(spec.generation_id, self._folder, threads, ask, headers, order)
 
-    @classmethod
-    def of(cls, spec: JobSpec, threads: JobThreads, ask: Ask, here: Instances) -> PartCheckpoints | None:
-        """Return the checkpoints of a job, None if it takes none."""
-        return None if spec.checkpoint is None else cls(spec, spec.checkpoint, threads, ask, here)
-
     def begin(self, number: int, halts: bool) -> None:
         """Begin a checkpoint: sources send its barrier, receivers await it; sources and timers' clocks may halt."""
         for sink in self._here.sinks.values():

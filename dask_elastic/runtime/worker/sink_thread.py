@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -19,7 +19,6 @@ from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
 from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
-from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
@@ -30,6 +29,9 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import ElasticError, SinkError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Recovered
 
 JOIN_SECONDS = 0.02
 """Waiting batches are joined as long as writing takes no longer than this beyond its fixed cost."""

@@ -6,8 +6,10 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from dask_elastic.executor.control_records.inputs import timed_components
+from dask_elastic.executor.control_records.state_records import Grid
 from dask_elastic.executor.error_policy import ErrorPolicy
 from dask_elastic.executor.executor import ElasticExecutor
 from dask_elastic.executor.groups.group_executor import GroupExecutor
@@ -16,7 +18,6 @@ from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.executor.processor import Processor
 from dask_elastic.executor.remote import RemotePart
 from dask_elastic.executor.union_types import union_types
-from dask_elastic.executor.windows.cells import grid_of
 from dask_elastic.meters import EdgeRows, FunctionCosts
 from dask_elastic.migration.strategy import LABELLED
 from dask_elastic.runtime.protocol.job_spec import ELASTIC
@@ -25,13 +26,15 @@ from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.groups.group_threads import GroupReports, GroupThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.members import Members
-from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.state.fused.component_store import ComponentStore
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 
 
 class ExecutorFactory:
@@ -138,7 +141,7 @@ class ExecutorFactory:
         inputs = spec.inputs_of(identity.component)
         timed = [one for one in inputs if one.component in self.timed]
         place = (identity, self._spaces[identity.component], spec.node, first, inputs)
-        due = (component.clocks, grid_of(component.computes), operator.delay)
+        due = (component.clocks, _grid(component), operator.delay)
         store = self.store(identity) if store is None else store
         parts = (*place, threading.Lock, limits, timed, *due, store)
         if table is None:
@@ -180,3 +183,13 @@ class ExecutorFactory:
         self._edge_rows.join(rows)
         processor.closed = functools.partial(self._edge_rows.leave, rows)
         return processor
+
+
+def _grid(component: Component) -> Grid | None:
+    """Return the event times at which a component needs state records; None for any, or none."""
+    if not component.clocks:
+        return None
+    # Imported when used: most jobs have no windows.
+    from dask_elastic.executor.windows.cells import grid_of
+
+    return grid_of(component.computes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.transport.peer import Peer
@@ -13,12 +13,14 @@ from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.homes.executor_factory import ExecutorFactory
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.members import Members
-from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
 from dask_elastic.runtime.worker.source_thread import SourceThread
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab.identity import ExecutorId
+
+if TYPE_CHECKING:
+    from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 
 
 class MovingNode(Protocol):
