@@ -29,7 +29,7 @@ from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler.checkpoint_folders import check_owned, in_thread
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
 from dask_elastic.runtime.scheduler.job_record import JobRecord
-from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.job_table import RESTART_POLL, JobTable
 from dask_elastic.runtime.scheduler.query_positions import QueryPositions
 from dask_elastic.runtime.scheduler.queue_copies import EpochCopies
 from dask_elastic.runtime.scheduler.source_commits import SourceCommits
@@ -39,9 +39,6 @@ from dask_elastic.vocab.errors import BatchMismatch, ElasticError, HandoffError,
 
 if TYPE_CHECKING:
     from distributed import Scheduler
-
-RESTART_POLL = 0.1
-"""Seconds between two looks whether a restarting job runs again."""
 
 Fail = Callable[[JobRecord, bytes], None]
 
@@ -83,12 +80,11 @@ class EpochCommits:
     async def handoff_places(self, call: HandoffPlaces) -> StagingPlaces:
         """Return where to stage rows for a source; without a name, for the only source that takes epochs.
 
-        Waits while the job restarts: its restarts are bounded, and it fails if it cannot go on.
+        Waits while the job restarts.
         """
+        self._live(call.job)
+        await self.jobs.settled(call.job)
         record = self._live(call.job)
-        while record.status is Status.RESTARTING:
-            await record.ended(RESTART_POLL)
-            record = self._live(call.job)
         source = call.source or self._only_source(record)
         commits = self._commits_of(record, source)
         places = tuple(record.nodes[node] for node in record.spec.homes[source])

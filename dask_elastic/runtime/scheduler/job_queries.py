@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import A, HandledCall
@@ -21,9 +24,16 @@ from dask_elastic.vocab.checkpoint import JobRestart
 from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
 
+T = TypeVar("T")
+
+LOSS_SECONDS = 5.0
+"""Seconds that a restart may begin after a node was found to be lost; after them, the loss is the answer."""
+
 
 class JobQueries:
     """Passes questions to the nodes of a job and joins their answers.
+
+    A job that restarts answers when it runs again.
 
     Parameters
     ----------
@@ -52,13 +62,15 @@ class JobQueries:
 
     async def moves(self, call: job_calls.Moves) -> tuple[ShardMove, ...]:
         """Return the newest finished shard moves of every executor."""
-        record = self.jobs.record(call.job)
-        return await self._joined(record, part_calls.Moves(*record.generation_id))
+        return await self._answered(
+            call.job, lambda record: self._joined(record, part_calls.Moves(*record.generation_id))
+        )
 
     async def recoveries(self, call: job_calls.Recoveries) -> tuple[Recovery, ...]:
         """Return the newest losses of remote tasks of every executor."""
-        record = self.jobs.record(call.job)
-        return await self._joined(record, part_calls.Recoveries(*record.generation_id))
+        return await self._answered(
+            call.job, lambda record: self._joined(record, part_calls.Recoveries(*record.generation_id))
+        )
 
     async def restarts(self, call: job_calls.Restarts) -> tuple[JobRestart, ...]:
         """Return the newest restarts of a job from a checkpoint; none of a job without checkpoints."""
@@ -67,13 +79,18 @@ class JobQueries:
 
     async def assignment(self, call: job_calls.Assignment) -> tuple[ExecutorAssignment, ...]:
         """Return shards and tasks of every executor."""
-        record = self.jobs.record(call.job)
-        async with _still(record):
-            return await self._joined(record, part_calls.Assignment(*record.generation_id))
+
+        async def ask(record: JobRecord) -> tuple[ExecutorAssignment, ...]:
+            async with _still(record):
+                return await self._joined(record, part_calls.Assignment(*record.generation_id))
+
+        return await self._answered(call.job, ask)
 
     async def state(self, call: job_calls.State) -> tuple[Payload, ...]:
         """Return the state of a stateful operator, or the row of one key."""
-        record = self.jobs.record(call.job)
+        return await self._answered(call.job, lambda record: self._state(record, call))
+
+    async def _state(self, record: JobRecord, call: job_calls.State) -> tuple[Payload, ...]:
         component = record.spec.component_of(call.operator)
         async with _still(record):
             calls = (
@@ -100,7 +117,7 @@ class JobQueries:
 
     async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
         """Return where the state of a stateful operator is, when no executor is on its way to another home."""
-        record = self.jobs.record(call.job)
+        record = await self.jobs.settled(call.job)
         if record.spec.groups and record.live:
             raise PlanningError(
                 f"job {call.job!r} has the paradigm {RESOURCE!r}: keys move between the executors, which a frame reads "
@@ -119,7 +136,9 @@ class JobQueries:
         sinks = [s.name for s in record.spec.summaries if s.kind == "sink"]
         if call.operator not in sinks:
             raise UnknownOperator(f"job {call.job!r} has no sink {call.operator!r}: choose from {sinks}")
-        return await self._joined(record, part_calls.Collect(*record.generation_id, call.operator))
+        return await self._answered(
+            call.job, lambda record: self._joined(record, part_calls.Collect(*record.generation_id, call.operator))
+        )
 
     async def dead_letters(self, call: job_calls.DeadLetters) -> tuple[Payload, ...]:
         """Return the dead letters of an operator."""
@@ -127,7 +146,20 @@ class JobQueries:
         known = [name for s in record.spec.summaries for name in s.operators]
         if call.operator not in known:
             raise UnknownOperator(f"job {call.job!r} has no operator {call.operator!r}: choose from {known}")
-        return await self._joined(record, part_calls.DeadLetters(*record.generation_id, call.operator))
+        return await self._answered(
+            call.job, lambda record: self._joined(record, part_calls.DeadLetters(*record.generation_id, call.operator))
+        )
+
+    async def _answered(self, job: str, ask: Callable[[JobRecord], Awaitable[T]]) -> T:
+        """Ask the nodes of a job; if it restarts meanwhile, ask those of its next generation."""
+        while True:
+            record = await self.jobs.settled(job)
+            generation = record.spec.generation
+            try:
+                return await ask(record)
+            except (NodeLost, Relayed) as error:
+                if not await _is_over(record, generation, isinstance(error, NodeLost)):
+                    raise
 
     async def _joined(self, record: JobRecord, call: PartCall[tuple[A, ...]]) -> tuple[A, ...]:
         return tuple(one for part in await self.calls.all(record, call) for one in part)
@@ -136,3 +168,14 @@ class JobQueries:
 def _still(record: JobRecord) -> AbstractAsyncContextManager[None]:
     """Return a context in which no key groups move: those on their way would be missing, or be read twice."""
     return record.groups.still if record.spec.groups else contextlib.nullcontext()
+
+
+async def _is_over(record: JobRecord, generation: int, lost: bool) -> bool:
+    """Return whether another generation of a job follows one whose nodes did not answer.
+
+    The loss of a node may be found before the restart that it causes begins.
+    """
+    if lost and record.live and record.checkpoints is not None and record.runs(generation):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(record.over(), LOSS_SECONDS)
+    return record.live and not record.runs(generation)

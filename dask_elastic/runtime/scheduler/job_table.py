@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.vocab.errors import UnknownJob
+
+RESTART_POLL = 0.1
+"""Seconds between two looks whether a restarting job runs again."""
 
 
 class JobTable(dict[str, JobRecord]):
@@ -20,6 +24,20 @@ class JobTable(dict[str, JobRecord]):
         record = self.get(name)
         if record is None:
             raise UnknownJob(f"no job {name!r}: the cluster knows {sorted(self) or 'none'}")
+        return record
+
+    async def settled(self, name: str) -> JobRecord:
+        """Return the record of a job when it is not between two generations.
+
+        Its restarts are bounded, and it fails if it cannot go on.
+
+        Raises
+        ------
+        UnknownJob
+            If there is no job of that name, or it is forgotten meanwhile.
+        """
+        while (record := self.record(name)).live and (record.halted or record.status is Status.RESTARTING):
+            await record.ended(RESTART_POLL)
         return record
 
     @property

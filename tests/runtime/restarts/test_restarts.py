@@ -290,3 +290,35 @@ def test_end_of_input_waits_while_the_next_generation_starts(fake, workers, tmp_
         await coordinator.stop(job_calls.Stop("job"))
 
     asyncio.run(run())
+
+
+def test_questions_about_a_job_that_restarts_wait_for_its_next_generation(fake, workers, tmp_path):
+    """Also those that find the loss of a worker before the scheduler does."""
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+
+        workers.answers[A, part_calls.Moves] = ()
+        del workers.workers[B]
+        before = asyncio.ensure_future(coordinator.queries.moves(job_calls.Moves("job")))
+        await until(lambda: workers.asked(part_calls.Moves))
+        await fake.settle()
+        assert not before.done()
+        ready = workers.held[A, part_calls.Prepare] = asyncio.Event()
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST, [B]))
+        await until(lambda: record.spec.generation == FIRST + 1)
+        meanwhile = asyncio.ensure_future(coordinator.queries.moves(job_calls.Moves("job")))
+        await fake.settle()
+        assert not before.done()
+        assert not meanwhile.done()
+        ready.set()
+        assert await restarting is None
+        async with asyncio.timeout(20):
+            assert await before == await meanwhile == ()
+        assert [call.generation for _, call in workers.asked(part_calls.Moves)] == [FIRST, FIRST + 1, FIRST + 1]
+        await coordinator.stop(job_calls.Stop("job"))
+        del workers.workers[A]
+        with pytest.raises(NodeLost, match="has left the cluster"):
+            await coordinator.queries.moves(job_calls.Moves("job"))
+
+    asyncio.run(run())
