@@ -21,6 +21,7 @@ from dask_elastic.meters.lasting_load import LastingLoad
 from dask_elastic.meters.latency_window import LatencyWindow
 from dask_elastic.meters.node_speeds import NodeSpeeds, ServedRate
 from dask_elastic.meters.phase_time import PhaseTime
+from dask_elastic.meters.prompt_reads import PromptReads
 from dask_elastic.meters.rate import Rate
 from dask_elastic.meters.recent_mean import RecentMean
 from dask_elastic.meters.ring import MeterError, SlotRing
@@ -46,6 +47,7 @@ __all__ = [
     "MeterError",
     "NodeSpeeds",
     "PhaseTime",
+    "PromptReads",
     "Rate",
     "RecentMean",
     "SendSize",

@@ -195,8 +195,9 @@ class Pace:
 
         Notes
         -----
-        Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `Ticks`. A tick is not
-        late because the one before it was. A source that lags sends what is due without waiting.
+        Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `Ticks`. Then they are up
+        to 2 ms before their first row is due. A tick is not late because the one before it was. A source that lags
+        sends what is due without waiting.
 
         Examples
         --------
@@ -212,18 +213,20 @@ class Pace:
             due = self.started + self.rows / rate
             ready = self._ready(rate)
             if ready <= 0:
-                interval = self._shared.interval
-                tick, now = next_tick(due, self._tick, interval), clock()
+                interval, lead = self._shared.interval, self._shared.lead
+                tick, now = next_tick(due - lead, self._tick, interval), clock()
                 if tick > now:
                     if wait(tick - now):
                         return
                     now = max(clock(), tick)
-                self._horizon, self._span = max(tick + interval, now), interval
+                self._span = interval + lead
+                self._horizon = max(tick + self._span, now)
                 # After a tick that came late, the next one is as soon as rows are due.
                 self._tick = max(tick, now - interval)
                 ready = max(1, self._ready(rate))
             most = max(self._slice_rows, rows_within(rate, self._span, self._max_rows))
-            piece = rows.slice(start, min(ready, most))
+            most = min(ready, most)
+            piece = rows if not start and rows.num_rows <= most else rows.slice(start, most)
             start += piece.num_rows
             self.rows += piece.num_rows
             yield piece, min(due, self._horizon - self._span)
@@ -233,6 +236,19 @@ class Pace:
         if self._horizon == -math.inf:
             return 0
         return math.ceil((self._horizon - self.started) * rate - _TOLERANCE) - self.rows
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rows of the last tick have been yielded by `ticks`.
+
+        Examples
+        --------
+        >>> pace = Pace(rate=2_000, started=10.0)
+        >>> row = pa.RecordBatch.from_pydict({"a": [1]})
+        >>> [pace.is_complete for _ in range(2) for _ in pace.ticks(row, lambda: 10.0, lambda seconds: False)]
+        [False, True]
+        """
+        return self.rate is None or self._ready(self.rate) <= 0
 
     def is_small(self, rows: pa.RecordBatch) -> bool:
         """Return whether more rows than these leave at a tick, so that it pays to join them with others.

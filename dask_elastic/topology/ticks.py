@@ -10,8 +10,11 @@ TICK_SECONDS = 0.001
 LONGEST_TICK = 0.02
 """The most time between two ticks, in seconds."""
 
-LIGHT_LOAD = 0.18
+LIGHT_LOAD = 0.09
 """Busy cores of a process up to which ticks are that short; with more load they are stretched up to `LONGEST_TICK`."""
+
+LEAD = 0.1
+"""Stretched ticks are this share of their length before their first row is due: reading and sending take a while."""
 
 LOAD_SECONDS = 0.05
 """Seconds over which the load is measured."""
@@ -51,6 +54,11 @@ class Ticks:
     def are_stretched(self) -> bool:
         """Whether ticks are at the same times for all sources; see `next_tick`."""
         return self.interval > TICK_SECONDS
+
+    @property
+    def lead(self) -> float:
+        """How long before its first row is due a tick may be, in seconds."""
+        return self.interval * LEAD if self.are_stretched else 0.0
 
     def is_due(self, now: float) -> bool:
         """Return whether `note` would take the load: reading it takes as long as a dozen calls."""

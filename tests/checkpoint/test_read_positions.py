@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
-from dask_elastic.runtime.worker.read_positions import ReadPositions, without_first
+from dask_elastic.runtime.worker.sources.read_positions import ReadPositions, without_first
 
 
 def read(sizes, offset):

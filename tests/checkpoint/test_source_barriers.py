@@ -8,7 +8,7 @@ import pytest
 
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
-from dask_elastic.runtime.worker.source_barriers import SourceBarriers
+from dask_elastic.runtime.worker.sources.source_barriers import SourceBarriers
 from dask_elastic.vocab.identity import ExecutorId
 
 SOURCE = ExecutorId("rows", 0)

@@ -41,6 +41,68 @@ def test_batch_passed_through_filled_queue_is_queued(sent):
     assert read_ahead.take()[0]["n"].to_pylist() == [3]
 
 
+def test_held_batches_leave_with_the_one_that_is_passed_through(sent):
+    read_ahead = ReadAhead()
+    other = pa.record_batch({"m": [2.0]})
+    for number, rows in enumerate((row(0), row(1), other)):
+        assert read_ahead.hold(rows, float(number))
+    assert read_ahead.holds
+    read_ahead.pass_through(row(3), 3.0, lambda rows, due: sent.append((rows.to_pydict(), due)))
+    assert sent == [({"n": [0, 1]}, 0.0), ({"m": [2.0]}, 2.0), ({"n": [3]}, 3.0)]
+    assert not read_ahead.holds
+
+
+def test_held_batches_are_sent_by_taking_thread_when_reading_thread_is_blocked():
+    read_ahead = ReadAhead()
+    taken = []
+    taker = threading.Thread(target=lambda: taken.append(read_ahead.take()))
+    taker.start()
+    read_ahead.hold(row(1), 1.0)
+    read_ahead.hold(row(2), 2.0)
+    taker.join(100)
+    assert [(rows["n"].to_pylist(), due) for rows, due in taken] == [([1, 2], 1.0)]
+    assert not read_ahead.holds
+
+
+def test_taking_thread_leaves_held_batches_to_reading_thread(sent):
+    read_ahead, taken = ReadAhead(), []
+    taker = threading.Thread(target=lambda: taken.append(read_ahead.take()))
+    taker.start()
+    # Each of these wakes it, and it has to wait again.
+    read_ahead.hold(row(1), 1.0)
+    read_ahead.hold(row(2), 2.0)
+    read_ahead.pass_through(row(3), 3.0, lambda rows, due: sent.append(rows["n"].to_pylist()))
+    read_ahead.close()
+    taker.join(100)
+    assert (sent, taken) == ([[1, 2, 3]], [None])
+
+
+@pytest.mark.parametrize("then", ["put", "close"])
+def test_held_batches_are_taken_with_what_is_put_behind_them_and_at_the_end(then):
+    read_ahead = ReadAhead()
+    read_ahead.hold(row(1), 1.0)
+    if then == "put":
+        read_ahead.put(row(2), 2.0)
+    read_ahead.close()
+    assert read_ahead.take()[0]["n"].to_pylist() == ([1, 2] if then == "put" else [1])
+    assert read_ahead.take() is None
+
+
+def test_poked_taking_thread_leaves_held_batches():
+    read_ahead = ReadAhead()
+    read_ahead.hold(row(1), 1.0)
+    read_ahead.poke()
+    assert read_ahead.take() == (None, 0.0)
+    read_ahead.pass_through(row(2), 2.0, lambda rows, due: pytest.fail("the taking thread is not done"))
+    assert read_ahead.take()[0]["n"].to_pylist() == [1, 2]
+
+
+def test_held_batches_are_no_silence_of_the_source():
+    read_ahead = ReadAhead(until=time.monotonic)
+    read_ahead.hold(row(1), 1.0)
+    assert read_ahead.take()[0]["n"].to_pylist() == [1]
+
+
 def test_take_timeout_keeps_reading_thread_from_sending(sent):
     read_ahead = ReadAhead(until=lambda: time.monotonic() + 0.01)
     assert read_ahead.take() == (None, 0.0)
@@ -117,10 +179,13 @@ def test_batches_sent_by_either_thread_are_neither_lost_nor_reordered(sent):
         taker = threading.Thread(target=take_all)
         taker.start()
         for number in range(5_000):
-            if chosen.random() < 0.5:
+            way = chosen.choice(("pass", "put", "hold", "hold"))
+            if way == "pass":
                 read_ahead.pass_through(row(number), 0.0, send)
-            else:
+            elif way == "put":
                 read_ahead.put(row(number), 0.0)
+            else:
+                read_ahead.hold(row(number), 0.0)
         read_ahead.close()
         taker.join(100)
     finally:

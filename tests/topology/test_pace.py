@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.topology.pace import Pace, cut, rows_within
-from dask_elastic.topology.ticks import LONGEST_TICK, TICK_SECONDS, Ticks
+from dask_elastic.topology.ticks import LEAD, LONGEST_TICK, TICK_SECONDS, Ticks
 from dask_elastic.vocab.errors import TopologyError
 
 
@@ -119,9 +119,9 @@ def test_ticks_keep_order_and_send_no_row_before_its_tick(sizes, rate, overshoot
         for piece, due in pace.ticks(numbered(len(seen), size), clock, clock.wait):
             first, last = (100.0 + piece["n"][place].as_py() / rate for place in (0, -1))
             assert due <= min(clock.now, first) + 1e-6, "a slice leaves when it is due, and is due with its first row"
-            assert due >= first - LONGEST_TICK - 1e-6, "or with the tick before"
-            assert last <= max(clock.now, due + LONGEST_TICK) + 1.01 / rate * 1e-3 + 1e-6
-            assert piece.num_rows <= max(1, rate * LONGEST_TICK)
+            assert due >= first - (1 + LEAD) * LONGEST_TICK - 1e-6, "or with the tick before"
+            assert last <= max(clock.now, due + (1 + LEAD) * LONGEST_TICK) + 1.01 / rate * 1e-3 + 1e-6
+            assert piece.num_rows <= max(1, rate * (1 + LEAD) * LONGEST_TICK)
             seen += piece["n"].to_pylist()
             clock.now += cost
             busy += cost
@@ -179,10 +179,10 @@ def test_source_that_lags_sends_without_waiting_until_it_has_caught_up():
 def test_stretched_ticks_of_several_sources_are_at_the_same_times():
     ticks, clock = Ticks(), Clock()
     ticks.interval = LONGEST_TICK
-    for started in (100.0, 100.007):
+    for started, second in ((100.0, 0), (100.007, 1)):
         clock.now, pace = started, Pace(1_000, started=started, ticks=ticks)
         left = [(piece.num_rows, round(clock.now, 6)) for piece, _ in pace.ticks(numbered(0, 90), clock, clock.wait)]
-        assert left[1:-1] == [(20, round(100.0 + 0.02 * number, 6)) for number in range(1, len(left) - 1)]
+        assert left[1:-1] == [(20, round(100.0 + 0.02 * (second + number), 6)) for number in range(len(left) - 2)]
         assert sum(rows for rows, _ in left) == 90
 
 
@@ -190,3 +190,13 @@ def test_ended_wait_ends_the_ticks():
     pace = Pace(10, started=100.0)
     assert [piece.num_rows for piece, _ in pace.ticks(numbered(0, 5), lambda: 100.0, lambda seconds: True)] == [1]
     assert pace.rows == 1
+
+
+def test_stretched_ticks_are_before_their_first_row_is_due():
+    ticks, clock = Ticks(), Clock()
+    ticks.interval = LONGEST_TICK
+    pace = Pace(1_000, started=100.0, ticks=ticks)
+    for piece, due in pace.ticks(numbered(0, 90), clock, clock.wait):
+        first = 100.0 + piece["n"][0].as_py() / 1_000
+        assert due <= first
+        assert clock.now == pytest.approx(first - ticks.lead) or first < 100.0 + LONGEST_TICK

@@ -132,6 +132,7 @@ class Iterable(ColumnSource):
         items_done, rows_done = offset if isinstance(offset, tuple) else (0, 0)
         schema = self.schema
         names: list[str] = []
+        has_all = False
         most = self._rows_at_once(self.batch_rows, context.instances)
         for index, item in enumerate(_with_word(self._items(context), items_done, self._what())):
             if context.stopping():
@@ -140,7 +141,7 @@ class Iterable(ColumnSource):
                 continue
             if names and isinstance(item, pa.RecordBatch) and 0 < item.num_rows <= most and item.schema.equals(schema):
                 # Fast path for an item with the known schema: for small items the checks below dominate the cost.
-                yield item.select(names), (index + 1, 0)
+                yield item if has_all else item.select(names), (index + 1, 0)
                 continue
             table = self._table(item, index)
             if schema is None and table.num_rows:
@@ -153,7 +154,7 @@ class Iterable(ColumnSource):
                 position += rows.num_rows
                 after = (index + 1, 0) if position == table.num_rows else (index, position)
                 yield self._conform(schema, rows, index).select(wanted), after
-            names = wanted
+            names, has_all = wanted, wanted == schema.names
 
     def _items(self, context: SourceContext) -> Iterator[object]:
         items = self.factory(context.instance, context.instances) if self._shared else self.factory()

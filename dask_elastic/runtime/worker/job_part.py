@@ -36,7 +36,7 @@ from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.node_services import NodeServices
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
 from dask_elastic.runtime.worker.sink_thread import SinkThread
-from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.sources.source_thread import SourceThread
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.runtime.worker.user_calls import WatchedErrorPolicy
 from dask_elastic.topology.component import Component

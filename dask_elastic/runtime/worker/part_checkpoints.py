@@ -29,7 +29,7 @@ from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper, Reco
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.sink_thread import CheckpointEvent, SinkThread
-from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.sources.source_thread import SourceThread
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.transactions import recovered_writers

@@ -16,7 +16,7 @@ from dask_elastic.runtime.protocol.reports import (
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.event_times import event_times
 from dask_elastic.runtime.worker.job_part import JobPart
-from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.sources.source_thread import SourceThread
 from dask_elastic.vocab.group_flow import GroupFlow
 
 

@@ -16,7 +16,7 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
-from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.sources.source_thread import SourceThread
 from dask_elastic.vocab.arrow_arrays import no_rows
 from dask_elastic.vocab.errors import HandoffError, UnknownOperator, VersionMismatch
 from dask_elastic.vocab.identity import ExecutorId

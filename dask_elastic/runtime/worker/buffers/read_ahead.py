@@ -6,7 +6,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -15,6 +16,11 @@ JOINED_ROWS = 32_768
 
 WAITING_BYTES = 16 * 2**20
 """Bytes that may wait, and one batch more."""
+
+HELD_SECONDS = 0.02
+"""Batches that were held for once or twice as long are sent by the taking thread: the reading thread is blocked."""
+
+_Waiting: TypeAlias = deque[tuple[pa.RecordBatch, float, int]]
 
 
 class ReadAhead:
@@ -27,8 +33,12 @@ class ReadAhead:
     """
 
     def __init__(self, until: Callable[[], float] = lambda: math.inf) -> None:
-        self._waiting: deque[tuple[pa.RecordBatch, float, int]] = deque()
+        self._waiting: _Waiting = deque()
         self._bytes = 0
+        # Batches that have left; and how many had when the taking thread looked last, if it looks for held ones.
+        self._left = 0
+        self._seen: int | None = None
+        self._held = False
         self._closed = False
         self._sending = False
         self._taken = False
@@ -40,19 +50,45 @@ class ReadAhead:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
 
+    @property
+    def holds(self) -> bool:
+        """Whether batches wait that the reading thread is to send; see `hold`."""
+        return self._held
+
     def put(self, rows: pa.RecordBatch, due: float) -> bool:
         """Append a batch, waiting for room; returns whether the queue is still open."""
-        nbytes = rows.nbytes
         with self._lock:
             while self._bytes >= WAITING_BYTES and not self._closed:
                 self._changed.wait()
+            nbytes = rows.nbytes
             self._waiting.append((rows, due, nbytes))
             self._bytes += nbytes
+            self._held = False
             self._changed.notify()
             return not self._closed
 
+    def hold(self, rows: pa.RecordBatch, due: float) -> bool:
+        """Append a batch that the reading thread sends, with those behind it, when it calls `pass_through` next.
+
+        The taking thread is not woken. It sends the batch if the reading thread does not return within `HELD_SECONDS`.
+
+        Returns
+        -------
+        bool
+            Whether the queue is still open.
+        """
+        with self._lock:
+            if self._is_free():
+                # Their bytes do not count: they are those of one tick.
+                self._waiting.append((rows, due, 0))
+                self._held = True
+                if self._seen is None:
+                    self._changed.notify()
+                return True
+        return self.put(rows, due)
+
     def pass_through(self, rows: pa.RecordBatch, due: float, send: Callable[[pa.RecordBatch, float], None]) -> bool:
-        """Send a batch in the reading thread if the queue is empty, which saves a wake-up; else append it.
+        """Send a batch, and what is held, in the reading thread, which saves a wake-up; append it if others wait.
 
         Parameters
         ----------
@@ -68,10 +104,22 @@ class ReadAhead:
         bool
             Whether the queue is still open.
         """
-        if not self.begin():
+        held: _Waiting = deque()
+        with self._lock:
+            if begins := self._is_free():
+                self._sending, self._held = True, False
+                if self._waiting:
+                    self._left += len(self._waiting)
+                    held, self._waiting = self._waiting, held
+        if not begins:
             return self.put(rows, due)
         try:
-            send(rows, due)
+            if held:
+                held.append((rows, due, 0))
+                for joined, first_due in _all_joined(held):
+                    send(joined, first_due)
+            else:
+                send(rows, due)
         finally:
             self.end()
         return not self._closed
@@ -79,7 +127,7 @@ class ReadAhead:
     def begin(self) -> bool:
         """Let the calling thread send a batch itself if the queue is empty and idle; it then has to call `end`."""
         with self._lock:
-            begins = not (self._sending or self._waiting or self._closed or self._poked)
+            begins = self._is_free() and not self._waiting
             self._sending |= begins
             return begins
 
@@ -106,6 +154,7 @@ class ReadAhead:
         """Close the queue: `take` returns the waiting batches and then None, `put` returns False."""
         with self._lock:
             self._closed = True
+            self._held = False
             self._changed.notify_all()
 
     def take(self, most: int = JOINED_ROWS) -> tuple[pa.RecordBatch | None, float] | None:
@@ -122,12 +171,8 @@ class ReadAhead:
         with self._lock:
             if self._taken:
                 self._taken = self._sending = False
-            while not self._rest and (self._sending or not (self._waiting or self._closed)):
-                idles = not self._sending and self._poked
-                if not idles:
-                    in_time = self._changed.wait(self._seconds_to_wait())
-                    idles = not in_time and not (self._sending or self._waiting or self._closed)
-                if idles:
+            while not self._rest and (self._sending or self._held or not (self._waiting or self._closed)):
+                if self._waits():
                     self._poked, self._taken, self._sending = False, True, True
                     return None, 0.0
             self._poked = False
@@ -137,21 +182,62 @@ class ReadAhead:
             if not self._waiting:
                 return None
             self._taken = self._sending = True
-            rows, due, nbytes = self._waiting.popleft()
-            parts = [rows]
-            count = rows.num_rows
-            while self._waiting and count + self._waiting[0][0].num_rows <= most:
-                if not self._waiting[0][0].schema.equals(rows.schema):
-                    break
-                part, _, its_bytes = self._waiting.popleft()
-                parts.append(part)
-                count += part.num_rows
-                nbytes += its_bytes
+            parts, due, nbytes = _next_joined(self._waiting, most)
+            self._left += len(parts)
             self._bytes -= nbytes
             self._changed.notify()
-        return (rows if len(parts) == 1 else pa.concat_batches(parts)), due
+        return (parts[0] if len(parts) == 1 else pa.concat_batches(parts)), due
+
+    def _is_free(self) -> bool:
+        """Return whether the taking thread has nothing to send, so that another one may."""
+        return not (self._sending or self._closed or self._poked) and (self._held or not self._waiting)
+
+    def _waits(self) -> bool:
+        """Wait for a change; returns whether `take` was poked or has waited as long as it may."""
+        if not self._sending and self._poked:
+            return True
+        if self._changed.wait(self._seconds_to_wait()):
+            return False
+        self._look()
+        # Rows that are held are no silence of the source.
+        is_silent = not (self._sending or self._waiting or self._closed)
+        return is_silent and time.monotonic() >= self._waits_until
 
     def _seconds_to_wait(self) -> float | None:
         """Note until when `take` waits, for the reading thread, and return the seconds; None if there is no limit."""
         self._waits_until = math.inf if self._sending else self._until()
-        return None if self._waits_until == math.inf else max(0.0, self._waits_until - time.monotonic())
+        if self._held and self._seen is None:
+            self._seen = -1
+        if self._waits_until == math.inf:
+            return None if self._seen is None else HELD_SECONDS
+        seconds = max(0.0, self._waits_until - time.monotonic())
+        return seconds if self._seen is None else min(seconds, HELD_SECONDS)
+
+    def _look(self) -> None:
+        """Release held batches if nothing has left since the last look; look no more if there were none."""
+        if self._seen is None:
+            return
+        if self._left != self._seen:
+            self._seen = self._left
+        elif self._waiting:
+            self._held = False
+        else:
+            self._seen = None
+
+
+def _next_joined(waiting: _Waiting, most: int) -> tuple[list[pa.RecordBatch], float, int]:
+    """Remove the batches that are sent together; returns them, when the first one was due, and their bytes."""
+    rows, due, nbytes = waiting.popleft()
+    parts, count, schema = [rows], rows.num_rows, rows.schema
+    while waiting and count + waiting[0][0].num_rows <= most and waiting[0][0].schema.equals(schema):
+        part, _, its_bytes = waiting.popleft()
+        parts.append(part)
+        count += part.num_rows
+        nbytes += its_bytes
+    return parts, due, nbytes
+
+
+def _all_joined(waiting: _Waiting) -> Iterator[tuple[pa.RecordBatch, float]]:
+    while waiting:
+        parts, due, _ = _next_joined(waiting, JOINED_ROWS)
+        yield (parts[0] if len(parts) == 1 else pa.concat_batches(parts)), due

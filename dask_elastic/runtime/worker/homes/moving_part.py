@@ -14,7 +14,7 @@ from dask_elastic.runtime.worker.homes.executor_factory import ExecutorFactory
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.members import Members
 from dask_elastic.runtime.worker.remote_threads import RemoteThreads
-from dask_elastic.runtime.worker.source_thread import SourceThread
+from dask_elastic.runtime.worker.sources.source_thread import SourceThread
 from dask_elastic.runtime.worker.stores.state_stores import StateStores
 from dask_elastic.topology.component import Component
 from dask_elastic.vocab.identity import ExecutorId

@@ -60,6 +60,9 @@ def without_first(
     [([4], 4)]
     """
     for batch, offset in batches:
+        if not rows:
+            yield batch, offset
+            continue
         dropped = min(rows, batch.num_rows)
         rows -= dropped
         if dropped < batch.num_rows or not dropped:

@@ -6,15 +6,13 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dask_elastic.executor.control_records.source_clock import SourceClock
 from dask_elastic.executor.emitter import Emitter
-from dask_elastic.executor.error_policy import raise_source_error
 from dask_elastic.meters import BriefWork, Departures, InlineCost, SendSize
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.transport.credit import Aborted
@@ -24,14 +22,14 @@ from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.buffers.read_ahead import JOINED_ROWS, ReadAhead
 from dask_elastic.runtime.worker.buffers.shortcut import Sent, Shortcut
-from dask_elastic.runtime.worker.buffers.spooled_queue import spooled_rows
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
-from dask_elastic.runtime.worker.read_positions import ReadPositions, without_first
-from dask_elastic.runtime.worker.source_barriers import SourceBarriers
+from dask_elastic.runtime.worker.sources.read_positions import ReadPositions
+from dask_elastic.runtime.worker.sources.source_barriers import SourceBarriers
+from dask_elastic.runtime.worker.sources.source_reading import SourceReading
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace
-from dask_elastic.topology.source import Source, SourceContext
+from dask_elastic.topology.source import Source
 from dask_elastic.topology.ticks import TICKS
 from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.identity import ExecutorId
@@ -100,8 +98,6 @@ class SourceThread:
         self.clock = clock
         self.threads = threads
         self.exchange = exchange
-        self._queue_reader = queue_reader
-        self._client = client
         self._finished = finished
         self._reached = reached
         self._start = start
@@ -117,6 +113,10 @@ class SourceThread:
         self._woken = threading.Event()
         self._stop = threading.Event()
         self._drained = False
+        positions = None if reached is None else self._positions
+        self._reading = SourceReading(
+            identity, source, instances, start, mailbox, threads, positions, self._stop.is_set, queue_reader, client
+        )
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._departures = Departures()
         self._pace = Pace(source.rate and source.rate / instances, time.time(), ticks=TICKS)
@@ -208,24 +208,30 @@ class SourceThread:
         return self._departures.lag(time.time())
 
     def _run_reader(self) -> None:
-        # A reader that waits until rows are due sends them itself. It reads ahead, so that batches are joined, if it
-        # lags, and what is small compared with the rows that are due at one moment.
-        waits = self.source.pushed or self.source.rate is not None
+        # A reader that waits until rows are due sends them itself, those of one tick together. If it lags, or waits for
+        # rows that are due at the same tick, it reads ahead: the sending thread joins what it reads meanwhile.
+        waits, read_ahead, pace = self.source.pushed or self.source.rate is not None, self._read_ahead, self._pace
         self._open_shortcut()
         for rows, due in self._paced():
-            if waits and time.time() - due < SLICE_SECONDS and not self._pace.is_small(rows):
-                is_open = self._read_ahead.pass_through(rows, due, self._send)
+            if not waits or time.time() - due >= SLICE_SECONDS:
+                is_open = read_ahead.put(rows, due)
+            elif pace.is_complete or not pace.is_small(rows):
+                is_open = read_ahead.pass_through(rows, due, self._send)
+            elif self._reading.reads.are_prompt:
+                is_open = read_ahead.hold(rows, due)
             else:
-                is_open = self._read_ahead.put(rows, due)
+                is_open = read_ahead.put(rows, due)
             if not is_open:
                 return
-        self._read_ahead.close()
+        read_ahead.close()
+        self._run_left()
 
     def _open_shortcut(self) -> None:
         """Let threads that receive rows send them, where nothing but the rows decides what leaves and when."""
         if isinstance(self.mailbox, Mailbox) and self.source.rate is None and self._reached is None:
-            means = self._read_ahead, self._pass, self._cost, self._brief_work, self._explained, self.threads.guarded
-            with self._explained():
+            explained = self._reading.explained
+            means = self._read_ahead, self._pass, self._cost, self._brief_work, explained, self.threads.guarded
+            with explained():
                 self.mailbox.shortcut = Shortcut.of(self.source, *means)
 
     def _pass(self, rows: pa.RecordBatch, due: float) -> bool:
@@ -347,18 +353,19 @@ class SourceThread:
     def _paced(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches, each with the time at which it was due; waits until it is due."""
         if self.source.rate is None:
-            for rows in self._read():
+            for rows in self._reading.rows():
                 yield rows, self._arrival()
             return
         wait = self._wait_for_tick
         self._pace.started = time.time()
-        for rows in self._read_pushed() if self.source.pushed else self._read():
+        for rows in self._read_pushed() if self.source.pushed else self._reading.rows():
             given = self._due_as_sent()
             for part, due in self._pace.ticks(rows, time.time, wait):
                 try:
                     yield part, due if given is None else given
                 finally:
-                    self._run_left()
+                    if not self._read_ahead.holds:
+                        self._run_left()
                 if TICKS.is_due(now := time.monotonic()):
                     TICKS.note(now, time.process_time())
 
@@ -393,56 +400,12 @@ class SourceThread:
 
     def _read_pushed(self) -> Iterator[pa.RecordBatch]:
         """Yield pushed batches; time without any does not count as lag."""
-        pushed = self._read()
+        pushed = self._reading.rows()
         requested = time.time()
         for rows in pushed:
             self._pace.note_arrival(requested, time.time())
             yield rows
             requested = time.time()
-
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        context = SourceContext(
-            instance=self.identity.index,
-            instances=self.instances,
-            offset=self._start.offset,
-            mailbox=iter(self.mailbox) if self.source.pushed and isinstance(self.mailbox, Mailbox) else None,
-            stopping=self._stop.is_set,
-            queue=lambda name: self.threads.user_calls.awaited(self._queue(name)),
-            client=self._client,
-            position=None if (spool := self.spool) is None else lambda: spool.offset,
-            epochs=self.mailbox.read if isinstance(self.mailbox, EpochBuffer) else None,
-        )
-        with self._explained():
-            read = self._watched(iter(self.source.read(context)))
-            for rows, offset in without_first(read, self._start.skip):
-                if self._reached is not None:
-                    self._positions.read(rows.num_rows, offset)
-                yield rows
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (Aborted, GeneratorExit):
-            raise
-        except Exception as error:
-            raise_source_error(self.identity.component, error)
-
-    def _queue(self, name: str) -> Iterator[pa.RecordBatch]:
-        reader = self._queue_reader(name, self._stop.is_set)
-        return reader.batches() if self.spool is None else spooled_rows(reader, self.spool)
-
-    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield what a source reads, and note how long each read takes, unless it waits for rows of ours."""
-        if self.source.pushed:
-            yield from batches
-            return
-        while True:
-            with self.threads.user_calls.running(self.identity.component, "read"):
-                item = next(batches, None)
-            if item is None:
-                return
-            yield item
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,0 +1,1 @@
+"""Instances of sources on this node: threads that read and send their rows, positions, barriers."""
