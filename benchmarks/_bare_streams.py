@@ -13,9 +13,13 @@ import pyarrow as pa
 from _cpu import OwnCpu
 from _due_rows import WARM_SECONDS, BareCounts, Received, due_batches, forget_received, receive_due, received
 from _own_logic import LEVELS, STATE, append_keys, fold, slices
+from _pipe import sent_batches, take
 
 START_SECONDS = 0.1
 """Seconds until the first batch is due."""
+
+SENDER_SECONDS = 3.0
+"""The same where another process sends the batches, which imports Arrow first."""
 
 
 def hand_over(
@@ -51,6 +55,19 @@ def bare_count(rate: float, seconds: float) -> tuple[Received, float]:
         due_batches(rate, seconds, began), lambda rows: receive_due(counts.update(rows)), began + WARM_SECONDS
     )
     return received(), cores
+
+
+def bare_sent(rate: float, seconds: float) -> tuple[Received, float]:
+    """Count as `bare_count` does what another process sends; one thread takes it from the pipe."""
+    forget_received()
+    counts, cpu = BareCounts(), OwnCpu()
+    began = time.time() + SENDER_SECONDS
+    with sent_batches(rate, seconds, began) as pipe:
+        while (rows := take(pipe)) is not None:
+            if time.time() >= began + WARM_SECONDS:
+                cpu.begin()
+            receive_due(counts.update(rows))
+    return received(), cpu.cores()
 
 
 class BareLogic:

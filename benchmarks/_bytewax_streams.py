@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from _bare_streams import START_SECONDS
+from _bare_streams import SENDER_SECONDS, START_SECONDS
 from _cpu import OwnCpu
 from _due_rows import WARM_SECONDS, BareCounts, Received, due_batches, forget_received, receive_due, received
 from _own_logic import LEVELS, STATE, fold, slices
+from _pipe import sent_batches, take
 from bytewax import operators
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import DynamicSource, StatelessSourcePartition
@@ -55,12 +57,36 @@ class _DuePartition(StatelessSourcePartition[Item]):
         return None if self._next is None else datetime.fromtimestamp(self._next[0], UTC)
 
 
-class _DueSource(DynamicSource[Item]):
-    def __init__(self, *options: Any):
+class _SentPartition(StatelessSourcePartition[Item]):
+    """Emits the batches that have arrived; Bytewax looks every millisecond."""
+
+    def __init__(self, pipe: Connection, counted_from: float, cpu: OwnCpu):
+        self._pipe = pipe
+        self._counted_from = counted_from
+        self._cpu = cpu
+        self._has_ended = False
+
+    def next_batch(self) -> list[Item]:
+        items: list[Item] = []
+        if self._has_ended:
+            raise StopIteration
+        if time.time() >= self._counted_from:
+            self._cpu.begin()
+        while self._pipe.poll(0):
+            if (rows := take(self._pipe)) is None:
+                self._has_ended = True
+                break
+            items.append(("all", rows))
+        return items
+
+
+class _Source(DynamicSource[Item]):
+    def __init__(self, partition: Callable[..., StatelessSourcePartition[Item]], *options: Any):
+        self._partition = partition
         self._options = options
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> _DuePartition:
-        return _DuePartition(*self._options)
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSourcePartition[Item]:
+        return self._partition(*self._options)
 
 
 class _FunctionPartition(StatelessSinkPartition[Item]):
@@ -91,16 +117,26 @@ def bytewax_count(rate: float, seconds: float) -> tuple[Received, float]:
 
     An item is a whole batch, and all items have one key: Bytewax has no state per key within a batch.
     """
-    forget_received()
     began, cpu = time.time() + START_SECONDS, OwnCpu()
     batches = due_batches(rate, seconds, began)
+    return _counted(_Source(_DuePartition, batches, lambda rows: [("all", rows)], began + WARM_SECONDS, cpu), cpu)
+
+
+def bytewax_sent(rate: float, seconds: float) -> tuple[Received, float]:
+    """Count as `bytewax_count` does what another process sends."""
+    began, cpu = time.time() + SENDER_SECONDS, OwnCpu()
+    with sent_batches(rate, seconds, began) as pipe:
+        return _counted(_Source(_SentPartition, pipe, began + WARM_SECONDS, cpu), cpu)
+
+
+def _counted(source: _Source, cpu: OwnCpu) -> tuple[Received, float]:
+    forget_received()
 
     def count(state: BareCounts | None, rows: pa.RecordBatch) -> tuple[BareCounts, Any]:
         state = state or BareCounts()
         return state, state.update(rows)
 
     flow = Dataflow("count")
-    source = _DueSource(batches, lambda rows: [("all", rows)], began + WARM_SECONDS, cpu)
     counted = operators.stateful_map("count", operators.input("rows", flow, source), count)
     operators.output("sink", counted, _FunctionSink(_receive_items))
     run_main(flow)
@@ -127,7 +163,7 @@ def bytewax_logic(rate: float, seconds: float, folder: Path) -> float:
         return append
 
     flow = Dataflow("logic")
-    source = _DueSource(slices(rate, seconds, began), rows_of, began + WARM_SECONDS, cpu)
+    source = _Source(_DuePartition, slices(rate, seconds, began), rows_of, began + WARM_SECONDS, cpu)
     rows = operators.input("rows", flow, source)
     for level in LEVELS:
         folded = operators.stateful_map(f"per_{level}", rows, update)

@@ -12,7 +12,8 @@ Measures, one JSON line per setting with medians of the runs; cores are CPU seco
 - idle: cores of an idle job of 20 executors beyond those of the same cluster without it.
 
 Beside them run a bare hand-over of the same batches from one Python thread to another and, if installed, Bytewax, each
-in a process of its own. docs/benchmarks.md explains the lines.
+in a process of its own; beside `job.send`, a further process sends them the batches through a pipe. docs/benchmarks.md
+explains the lines.
 
     python benchmarks/thin.py [--measure topology one-row latency idle] [--rate 2000 20000] [--seconds 2] [--runs 3]
                               [--light-load 0] [--latency-rate 1000 10000 100000] [--way one-node remote across]
@@ -38,7 +39,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from _bare_streams import bare_count, bare_logic
+from _bare_streams import bare_count, bare_logic, bare_sent
 from _cpu import ClusterCpu
 from _due_rows import (
     SCHEMA,
@@ -94,10 +95,11 @@ class Others:
         self._pool = pool
         self._bytewax = bytewax
 
-    def count(self, rate: float, seconds: float) -> Line:
-        """Run the stream with due times."""
+    def count(self, rate: float, seconds: float, through: str = "iterable") -> Line:
+        """Run the stream with due times: with `send`, another process sends it through a pipe."""
         found: Line = {}
-        for name, run in self._runs(bare_count, "bytewax_count"):
+        runs = (bare_sent, "bytewax_sent") if through == "send" else (bare_count, "bytewax_count")
+        for name, run in self._runs(*runs):
             stream, cores = self._pool.submit(run, rate, seconds).result()
             found |= {f"{name}_{key}": value for key, value in quantiles(stream).items()} | {f"{name}_cores": cores}
         return found
@@ -307,7 +309,7 @@ def one_row_lines(arguments: argparse.Namespace, others: Others) -> None:
 
 
 def latency_lines(arguments: argparse.Namespace, others: Others) -> None:
-    """Measure latencies; those of the others stand beside the first line of each rate."""
+    """Measure latencies; those of the others stand beside the first line of each rate, and beside what is sent."""
     for way in arguments.way:
         workers, threads = (1, 2) if way == "one-node" else (2, 1)
         with cluster_of(workers, threads) as client:
@@ -316,8 +318,8 @@ def latency_lines(arguments: argparse.Namespace, others: Others) -> None:
                     runs = []
                     for _ in range(arguments.runs):
                         run = latency_run(client, rate, arguments.seconds, way, through, arguments.limit)
-                        beside = way == "one-node" and through == arguments.through[0]
-                        runs.append(run | (others.count(rate, arguments.seconds) if beside else {}))
+                        beside = way == "one-node" and (through == "send" or through == arguments.through[0])
+                        runs.append(run | (others.count(rate, arguments.seconds, through) if beside else {}))
                     report("latency", {"way": way, "through": through, "rate": rate}, runs)
 
 
