@@ -1,9 +1,10 @@
-"""When rows of each key group are processed, noted in each process of a job."""
+"""When rows of each key group leave their source and are processed, noted in each process of a job."""
 
 from __future__ import annotations
 
 import threading
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,20 +12,50 @@ import pyarrow as pa
 GROUPS = 64
 SERVICE_SECONDS = 20e-6
 
-_noted: list[tuple[float, int, np.ndarray]] = []
+
+class NotedBatch(NamedTuple):
+    """A batch that was processed.
+
+    Parameters
+    ----------
+    at : float
+        When, in seconds since the Unix epoch.
+    rows : int
+        Its rows.
+    groups : ndarray of int
+        The groups that it has rows of.
+    left : ndarray of float
+        When the first row of each of these groups left its source.
+    """
+
+    at: float
+    rows: int
+    groups: np.ndarray
+    left: np.ndarray
+
+
+_noted: list[NotedBatch] = []
 _lock = threading.Lock()
+
+
+def stamped(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the time at which it leaves its source."""
+    return batch.append_column("left", pa.array(np.full(batch.num_rows, time.time())))
 
 
 def noted(batch: pa.RecordBatch) -> pa.Array:
     """Return the value column after the service time of the rows, and note when which groups were processed."""
     time.sleep(batch.num_rows * SERVICE_SECONDS)
+    at = time.time()
+    # Rows of a group are in the order in which they left.
+    groups, first = np.unique(batch["group"].to_numpy(), return_index=True)
     with _lock:
-        _noted.append((time.time(), batch.num_rows, np.unique(batch["group"].to_numpy())))
+        _noted.append(NotedBatch(at, batch.num_rows, groups, batch["left"].to_numpy()[first]))
     return batch["value"]
 
 
-def take_noted() -> list[tuple[float, int, np.ndarray]]:
-    """Return time, rows and groups of each batch so far, and forget them."""
+def take_noted() -> list[NotedBatch]:
+    """Return the batches so far, and forget them."""
     with _lock:
         taken = _noted.copy()
         _noted.clear()

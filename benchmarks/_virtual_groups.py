@@ -239,7 +239,7 @@ class VirtualGroups(VirtualJob):
     def _close(self, move: GroupMove[int]) -> None:
         assert move.phase is GroupPhase.ARRIVED, f"{move} has ended as {move.phase}"
         *_, drain = self._left.pop(0)
-        settled = self.now + self.options.report_interval + COMPARED_SECONDS
+        settled = self.now + self.options.report_interval + COMPARED_SECONDS * (move.strategy == SYNCHRONISED)
         nbytes = len(move.executors) * self.options.costs.shard_bytes
         taken = len(move.executors), nbytes, nbytes, self.now - self._switched, self.now - self._began
         ended = EndedGroupMove(len(self.ended) + 1, OPERATOR, move.strategy, *taken, settled, drain)
@@ -259,7 +259,6 @@ class VirtualGroups(VirtualJob):
         gains = tuple(group for group, to in move.executors.items() if to == index)
         loses = {group: to for group, to in move.executors.items() if move.before[group] == index}
         self._handle(index, events.HoldGroups(move.version, gains, loses, move.strategy == SYNCHRONISED))
-        self._answer(index)
 
     def _marks_due(self, index: int) -> None:
         self._handle(index, events.MarksDue(self._current().version))
@@ -352,6 +351,8 @@ class VirtualGroups(VirtualJob):
     def _carry_out(self, index: int, instructions: list[do.Instruction]) -> None:
         for instruction in instructions:
             match instruction:
+                case do.GroupsHeld():
+                    self._answer(index)
                 case do.GroupsDrained():
                     if self._current().phase is GroupPhase.PAUSING:
                         self._answer(index)

@@ -8,11 +8,13 @@ executor to another on the other worker, and back, either few at a time progress
 all at once with global synchronisation (the resource-centric baseline of Elasticutor). Both strategies alternate within
 one run, with the same plan, for each size of the state.
 
-Prints one JSON line per size and strategy: the longest time in which rows of a group were not processed during a
-migration, for the groups that move and for the others, and the longest such time without a migration; the longest pause
-that the job reports, from the first instance that sends by the next table until rows of the groups are processed
-again; the bytes that moved during pauses; the rows processed during a migration as a share of those that were due; and
-its length. A line per size has the pauses of the synchronised migrations divided by those of the progressive ones.
+Prints one JSON line per size and strategy, medians of the migrations: the longest pause of a group, in which rows of it
+had left the source and none was processed, for the groups that move and for the others, and the median of those that
+move; the longest pause without a migration; the longest time between two batches with rows of a group that moves,
+which includes the time in which the source sends none (its ticks); the longest pause that the job reports, from the
+first instance that sends by the next table until the state of the groups is there; the bytes that moved during pauses;
+the rows processed during a migration as a share of those that were due; and its length. A line per size has the pauses
+of the synchronised migrations divided by those of the progressive ones.
 
     python benchmarks/group_moves.py [--migrations 3] [--rho 0.25] [--megabytes 8 33 128 320] [--most 1] [--pause 1]
 """
@@ -28,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from _group_times import GROUPS, SERVICE_SECONDS, noted, take_noted
+from _group_times import GROUPS, SERVICE_SECONDS, NotedBatch, noted, stamped, take_noted
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -73,40 +75,51 @@ def migrate(job: Any, groups: list[int], target: int, strategy: str, most: int) 
     return Migration(began, time.time(), moved)
 
 
-def longest(batches: list[tuple[float, int, np.ndarray]], began: float, ended: float) -> np.ndarray:
-    """Return for each group the longest time between two batches with rows of it that overlaps a span, in seconds."""
-    found = np.zeros(GROUPS)
+class Longest(NamedTuple):
+    """The longest pause of each group, and the longest time between two batches with rows of it, in seconds."""
+
+    pauses: np.ndarray
+    gaps: np.ndarray
+
+
+def longest(batches: list[NotedBatch], began: float, ended: float) -> Longest:
+    """Return the longest pauses that overlap a span."""
+    pauses, gaps = np.zeros(GROUPS), np.zeros(GROUPS)
     last = np.full(GROUPS, np.nan)
-    for at, _, groups in batches:
-        gaps = at - last[groups]
-        overlaps = (at > began) & (last[groups] < ended)
-        found[groups] = np.where(overlaps, np.fmax(found[groups], gaps), found[groups])
+    for at, _, groups, left in batches:
+        for found, since in ((pauses, np.fmax(last[groups], left)), (gaps, last[groups])):
+            overlaps = (at > began) & (since < ended)
+            found[groups] = np.where(overlaps, np.fmax(found[groups], at - since), found[groups])
         last[groups] = at
-    return found
+    return Longest(pauses, gaps)
 
 
 def measured(
     client: Client, migrations: dict[str, list[Migration]], moving: list[int], rate: float
 ) -> dict[str, dict[str, Any]]:
     """Return what each strategy did to the groups."""
-    batches = sorted((one for taken in client.run(take_noted).values() for one in taken), key=lambda one: one[0])
+    batches = sorted((one for taken in client.run(take_noted).values() for one in taken), key=lambda one: one.at)
     others = np.setdiff1d(np.arange(GROUPS), moving)
     everything = sorted((one for listed in migrations.values() for one in listed), key=lambda one: one.began)
     # Between two migrations.
-    quiet = [longest(batches, one.ended + 0.4, one.ended + 0.8).max() for one in everything[:-1]]
+    quiet = [longest(batches, one.ended + 0.4, one.ended + 0.8).pauses.max() for one in everything[:-1]]
     found = {}
     for strategy, listed in migrations.items():
-        pauses = np.array([longest(batches, one.began, one.ended) for one in listed]) * 1e3
+        spans = [longest(batches, one.began, one.ended) for one in listed]
+        pauses, gaps = (np.array([one[part] for one in spans]) for part in (0, 1))
         seconds = np.array([one.ended - one.began for one in listed])
-        done = [sum(count for at, count, _ in batches if one.began <= at < one.ended) for one in listed]
+        done = [sum(batch.rows for batch in batches if one.began <= batch.at < one.ended) for one in listed]
         found[strategy] = {
             "strategy": strategy,
             "migrations": len(listed),
-            "longest_pause_ms": round(float(np.median(pauses[:, moving].max(axis=1))), 1),
-            "longest_pause_of_all_ms": round(float(pauses[:, moving].max()), 1),
-            "others_longest_pause_ms": round(float(np.median(pauses[:, others].max(axis=1))), 1),
-            "without_migration_ms": round(float(np.median(quiet)) * 1e3, 1),
-            "reported_pause_ms": round(float(np.median([max(m.pause for m in one.moves) for one in listed])) * 1e3, 1),
+            "longest_pause_ms": milliseconds(np.median(pauses[:, moving].max(axis=1))),
+            "longest_pause_of_all_ms": milliseconds(pauses[:, moving].max()),
+            "median_pause_ms": milliseconds(np.median(pauses[:, moving])),
+            "others_longest_pause_ms": milliseconds(np.median(pauses[:, others].max(axis=1))),
+            "without_migration_ms": milliseconds(np.median(quiet)),
+            "longest_gap_ms": milliseconds(np.median(gaps[:, moving].max(axis=1))),
+            "reported_pause_ms": milliseconds(np.median([max(m.pause for m in one.moves) for one in listed])),
+            "median_reported_pause_ms": milliseconds(np.median([m.pause for one in listed for m in one.moves])),
             "moved_mb": round(float(np.median([sum(m.nbytes for m in one.moves) for one in listed])) / 1e6, 2),
             "paused_mb": round(float(np.median([sum(m.paused_bytes for m in one.moves) for one in listed])) / 1e6, 3),
             "throughput": round(float(np.median(np.array(done) / (rate * seconds))), 3),
@@ -115,11 +128,16 @@ def measured(
     return found
 
 
+def milliseconds(seconds: Any) -> float:
+    """Return seconds in milliseconds, rounded."""
+    return round(float(seconds) * 1e3, 1)
+
+
 def compared(found: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Return the pauses of synchronised migrations divided by those of progressive ones."""
     progressive, synchronised = (found[strategy] for strategy in STRATEGIES)
-    names = {"longest_pause_ms": "longest_pause_ratio", "reported_pause_ms": "reported_pause_ratio"}
-    return {ratio: round(synchronised[name] / progressive[name], 1) for name, ratio in names.items()}
+    names = ("longest_pause", "median_pause", "longest_gap", "reported_pause", "median_reported_pause")
+    return {f"{name}_ratio": round(synchronised[f"{name}_ms"] / progressive[f"{name}_ms"], 1) for name in names}
 
 
 def run(client: Client, given: argparse.Namespace, megabytes: float) -> None:
@@ -128,8 +146,8 @@ def run(client: Client, given: argparse.Namespace, megabytes: float) -> None:
     topology = de.Topology(f"group-moves-{megabytes:g}")
     source = topology.source("rows", de.sources.Iterable(functools.partial(rows, rate, keys), rate=rate))
     sums: dict[str, Any] = {f"total{number}": de.aggregate.Sum("value") for number in range(SUMS)}
-    sums["noted"] = de.aggregate.Sum(noted, columns=["value", "group"])
-    source.key_by("key").compute(sums, name="per_key", executors=EXECUTORS, shards=GROUPS)
+    sums["noted"] = de.aggregate.Sum(noted, columns=["value", "group", "left"])
+    source.map(stamped).key_by("key").compute(sums, name="per_key", executors=EXECUTORS, shards=GROUPS)
     migrations: dict[str, list[Migration]] = {strategy: [] for strategy in STRATEGIES}
     job = de.submit(topology, client, paradigm="resource-centric", latency_target=None)
     while not job.metrics()["rows"].sum() > keys + rate:

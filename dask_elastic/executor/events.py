@@ -127,7 +127,9 @@ class EndMark(SharedMethods):
 
 
 class HoldGroups(SharedMethods):
-    """Command: take part in a move of key groups; rows of groups to come wait. `GroupsExchanged` follows at its end.
+    """Command: take part in a move of key groups; rows of groups to come wait.
+
+    `GroupsHeld` follows, and `GroupsExchanged` at its end.
 
     Parameters
     ----------

@@ -28,6 +28,7 @@ from dask_elastic.migration.strategy import DIVIDING
 from dask_elastic.planning.gathering import Gathering
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.codec import IDENTITY
+from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.arrow_arrays import numpy_of
 from dask_elastic.vocab.identity import ExecutorId
@@ -97,9 +98,13 @@ class ExecutorParts:
         self.moves.instant.opened = self.flushes.hold_all
         self.moves.choice.measures = self.measures
         self.moves.choice.loads = self._loads
-        for shard, owner in enumerate(self.routes.table.owner.tolist()):
-            if self.routes.tasks[owner].at_home:
-                self.store.grant(shard, owner)
+        self.store.grant_free(self._first_owners())
+
+    def _first_owners(self) -> np.ndarray:
+        """Return the task at home that owns each shard in the beginning, `NO_OWNER` where there is none."""
+        owner = self.routes.table.owner.astype(np.intp)
+        here = [number for number, task in self.routes.tasks.items() if task.at_home]
+        return np.where(np.isin(owner, here), owner, NO_OWNER)
 
     def divide_windows(self, computes: Sequence[Compute]) -> None:
         """Find out the windows of rows if moves of shards may be smooth; called before the executor starts."""

@@ -115,6 +115,13 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsHeld:
+    """What arrives for groups to come waits, and tasks have done what they had taken before."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsDrained:
     """Everything that must be processed before groups leave is processed, and its outputs have left."""
 
@@ -140,6 +147,7 @@ Instruction = (
     | FlushComplete
     | EmitWatermark
     | Cut
+    | GroupsHeld
     | GroupsDrained
     | GroupsExchanged
     | Finished

@@ -225,6 +225,30 @@ class Piece(NamedTuple):
         stays = [p for p in (self._replace(stop=first), self._replace(start=last)) if p.length]
         return stays, self._replace(start=first, stop=last)
 
+    def divided(self, shards: np.ndarray, space: KeySpace) -> tuple[Piece | None, Piece | None]:
+        """Divide the rows by whether their shards are in a mask: those that are not, and those that are; None if none.
+
+        Both are in the order of the piece, so that the rows of each shard are.
+        """
+        if self.length <= FEW_ROWS:
+            chosen = shards.take(self.row_shards(space))
+        else:
+            hashes, order = self.block.hashes, self.block.order
+            rows = slice(self.start, self.stop)
+            chosen = shards.take(space.shard_of(hashes[rows] if order is None else hashes.take(order[rows])))
+        if not chosen.any():
+            return self, None
+        return (None if chosen.all() else self._only(~chosen)), self._only(chosen)
+
+    def _only(self, chosen: np.ndarray) -> Piece:
+        if chosen.all():
+            return self
+        block, places = self.block, self.start + np.flatnonzero(chosen)
+        order = places if block.order is None else block.order.take(places)
+        hashes = block.hashes.take(order)
+        part = Block(take_rows(block.rows, order), hashes, record=block.record, side=block.side)
+        return self._replace(block=part, start=0, stop=len(hashes))
+
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
         if self.length <= FEW_ROWS:

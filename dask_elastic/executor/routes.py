@@ -162,6 +162,22 @@ class Routes:
             queue.put(piece)
         return self.wake(self.tasks[target])
 
+    def resume_first(self, shard: int, target: int) -> list[int]:
+        """Do the same as `resume`, but let the waiting rows be taken before those of other shards."""
+        self.table = self.table.moved(shard, target)
+        pieces = self.waiting.pop(shard)
+        if not pieces:
+            return []
+        self.tasks[target].queue.put_first(pieces)
+        return self.wake(self.tasks[target])
+
+    def hasten(self, shards: Iterable[int]) -> None:
+        """Let the rows and state records of some shards be taken before those of all others."""
+        chosen = np.zeros(self.space.shards, np.bool_)
+        chosen[[*shards]] = True
+        for task in self.tasks.values():
+            task.queue.hasten(chosen, self.space)
+
     def resume_until_record(self, shard: int, target: int) -> list[int]:
         """Route a paused shard to `target`, which gets the rows before the first closing record that waits.
 

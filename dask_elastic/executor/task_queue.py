@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -155,6 +156,8 @@ class TaskQueue:
     def __init__(self) -> None:
         self.rows = 0
         self._items: deque[Piece | LabelItem | StopItem] = deque()
+        # Pieces at the head that are not joined with those behind, for which they would wait.
+        self._urgent = 0
 
     def __len__(self) -> int:
         return len(self._items)
@@ -176,6 +179,14 @@ class TaskQueue:
             place -= 1
         self._items.insert(place, piece)
         self.rows += piece.length
+
+    def put_first(self, pieces: Iterable[Piece]) -> None:
+        """Insert rows before all others, in order; no row or state record of their shards waits."""
+        urgent = [*pieces]
+        controls = [self._items.popleft() for _ in range(len(self._items)) if not isinstance(self._items[0], Piece)]
+        self._items.extendleft(reversed([*controls, *urgent]))
+        self.rows += sum(piece.length for piece in urgent)
+        self._urgent += len(urgent)
 
     def put_control(self, item: LabelItem | StopItem) -> None:
         """Put a control record before all waiting rows: none of them is of the label's shard; at a stop none waits."""
@@ -213,13 +224,14 @@ class TaskQueue:
         first = self._items.popleft()
         if not isinstance(first, Piece):
             return first
+        is_urgent, self._urgent = self._urgent > 0, max(0, self._urgent - 1)
         if first.block.record is not None:
             self.rows -= first.length
             return Work([first])
         limit = min(max(limit, 1), MAX_BATCH_ROWS)
-        pieces = [self._cut(first, limit)]
+        pieces = [self._cut(first, limit, is_urgent)]
         rows = pieces[0].length
-        while rows < min(limit, JOIN_ROWS) and self._items:
+        while rows < min(limit, JOIN_ROWS) and self._items and (self._urgent or not is_urgent):
             following = self._items[0]
             if not isinstance(following, Piece) or following.length > LARGE_PIECE:
                 break
@@ -229,7 +241,8 @@ class TaskQueue:
             if following.block.side != first.block.side or not _may_join(first.receipt, following.receipt):
                 break
             self._items.popleft()
-            pieces.append(self._cut(following, limit - rows))
+            self._urgent = max(0, self._urgent - 1)
+            pieces.append(self._cut(following, limit - rows, is_urgent))
             rows += pieces[-1].length
         self.rows -= rows
         work = Work(pieces)
@@ -242,12 +255,30 @@ class TaskQueue:
         first = self._items[0]
         return isinstance(first, Piece) and first.length > LARGE_PIECE
 
-    def _cut(self, piece: Piece, limit: int) -> Piece:
+    def _cut(self, piece: Piece, limit: int, is_urgent: bool) -> Piece:
         if piece.length <= limit:
             return piece
         head, rest = piece.cut(limit)
         self._items.appendleft(rest)
+        self._urgent += is_urgent
         return head
+
+    def hasten(self, shards: np.ndarray, space: KeySpace) -> None:
+        """Let the rows and state records of some shards, given as a mask, be taken before those of all others."""
+        kept: deque[Piece | LabelItem | StopItem] = deque()
+        chosen: list[Piece] = []
+        for item in self._items:
+            if not isinstance(item, Piece):
+                kept.append(item)
+                continue
+            others, part = item.divided(shards, space)
+            if others is not None:
+                kept.append(others)
+            if part is not None:
+                chosen.append(part)
+        self._items, self._urgent = kept, 0
+        self.rows -= sum(piece.length for piece in chosen)
+        self.put_first(chosen)
 
     def extract(self, shard: int, space: KeySpace, table: ShardTable) -> list[Piece]:
         """Cut the rows of a shard out of the queue, in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ class GroupTransfer:
     nbytes: int
 
 
-def mini_migrations(transfers: Iterable[GroupTransfer], most_groups: int) -> list[list[GroupTransfer]]:
+def mini_migrations(
+    transfers: Iterable[GroupTransfer], most_groups: int, most_bytes: float = math.inf
+) -> list[list[GroupTransfer]]:
     """Split a migration into a sequence of mini-migrations.
 
     Parameters
@@ -44,7 +47,10 @@ def mini_migrations(transfers: Iterable[GroupTransfer], most_groups: int) -> lis
     transfers : iterable of GroupTransfer
         The groups that move; each once.
     most_groups : int
-        The most groups that one mini-migration moves.
+        The most groups that a node sends, and the most that it receives, in one mini-migration.
+    most_bytes : float
+        The most bytes of state that a node sends, and the most that it receives, in one mini-migration; a larger group
+        moves nevertheless.
 
     Returns
     -------
@@ -63,34 +69,57 @@ def mini_migrations(transfers: Iterable[GroupTransfer], most_groups: int) -> lis
     receiving nodes that includes all nodes that have the most groups left to send or to receive. Such a matching always
     exists in a bipartite graph, so that there are as many phases as the busiest link has groups, the least possible.
     Groups are indivisible; of the transfers between two nodes the largest come first, so that those of one phase are of
-    similar size. A mini-migration consists of as many phases as `most_groups` allows, or of a part of one. Transfers
-    within a node use no link, and fill what is left.
+    similar size. A mini-migration consists of consecutive phases. Its limits are those of a node: a group waits for
+    those that leave or come at the same nodes, not for others, so that what moves at once may grow with the number of
+    nodes. Transfers within a node use no link; each mini-migration has up to `most_groups` of each node.
 
     Examples
     --------
     >>> there, back = GroupTransfer(0, 1, 0, 1, 500), GroupTransfer(1, 0, 1, 0, 400)
     >>> onward = GroupTransfer(2, 2, 0, 2, 100)
-    >>> [[one.group for one in mini] for mini in mini_migrations([there, back, onward], most_groups=2)]
+    >>> [[one.group for one in mini] for mini in mini_migrations([there, back, onward], most_groups=1)]
     [[0, 1], [2]]
+    >>> len(mini_migrations([there, back, onward], most_groups=2))
+    1
     """
     if most_groups < 1:
-        raise PlanningError(f"most_groups={most_groups}: a mini-migration moves at least 1 group")
+        raise PlanningError(f"most_groups={most_groups}: a node sends at least 1 group in a mini-migration")
     given = sorted(transfers, key=lambda one: (-one.nbytes, one.group))
     for group, count in Counter(one.group for one in given).items():
         if count > 1:
             raise PlanningError(f"group {group} is to move {count} times: each group moves once")
-    inside = deque(one for one in given if one.source == one.target)
-    phases = _phases([one for one in given if one.source != one.target])
+    minis = _joined(_phases([one for one in given if one.source != one.target]), most_groups, most_bytes)
+    inside: dict[int, list[GroupTransfer]] = {}
+    for one in given:
+        if one.source == one.target:
+            inside.setdefault(one.source, []).append(one)
+    for listed in inside.values():
+        for number, start in enumerate(range(0, len(listed), most_groups)):
+            if number == len(minis):
+                minis.append([])
+            minis[number] += listed[start : start + most_groups]
+    return minis
+
+
+def _joined(phases: list[list[GroupTransfer]], most_groups: int, most_bytes: float) -> list[list[GroupTransfer]]:
+    """Join consecutive phases within the limits of a node."""
     minis: list[list[GroupTransfer]] = []
+    links: Counter[tuple[str, int]] = Counter()
+    joined = 0
     for phase in phases:
-        if minis and len(minis[-1]) + len(phase) <= most_groups:
+        added = Counter(
+            {
+                **{("sends", one.source): one.nbytes for one in phase},
+                **{("gets", one.target): one.nbytes for one in phase},
+            }
+        )
+        fits = joined < most_groups and all(links[link] + nbytes <= most_bytes for link, nbytes in added.items())
+        if minis and fits:
             minis[-1] += phase
+            links, joined = links + added, joined + 1
         else:
-            minis += [phase[start : start + most_groups] for start in range(0, len(phase), most_groups)]
-    for mini in minis:
-        mini += [inside.popleft() for _ in range(min(len(inside), most_groups - len(mini)))]
-    while inside:
-        minis.append([inside.popleft() for _ in range(min(len(inside), most_groups))])
+            minis.append([*phase])
+            links, joined = added, 1
     return minis
 
 

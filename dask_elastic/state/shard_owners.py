@@ -88,6 +88,33 @@ class ShardOwners:
         self.require_shards([shard])
         self._set_owner(shard, NO_OWNER)
 
+    def grant_free(self, tasks: npt.NDArray[np.intp]) -> None:
+        """Make tasks the owners of shards that have none, all at once.
+
+        Parameters
+        ----------
+        tasks : ndarray of intp
+            The owner of each shard; `NO_OWNER` leaves it without one.
+
+        Raises
+        ------
+        StateError
+            If a task owns one of the shards.
+
+        Examples
+        --------
+        >>> owners = ShardOwners(3)
+        >>> owners.grant_free(np.array([7, NO_OWNER, 7]))
+        >>> owners.owner.tolist()
+        [7, -1, 7]
+        """
+        given = tasks != NO_OWNER
+        if owned := np.flatnonzero(given & (self._owner != NO_OWNER)).tolist():
+            raise StateError(f"shards {owned} are owned by tasks; revoke them before granting them")
+        self._owner[given] = tasks[given]
+        self.changes[given] += 1
+        self.owner_version = object()
+
     def _set_owner(self, shard: int, task: int) -> None:
         # In this order: a session that sees the new version also sees the new owner. The version is an object, because
         # two threads that increment a counter at once could produce one number.

@@ -20,10 +20,15 @@ def migrations(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(migrations(), st.integers(1, 12))
-def test_each_group_moves_once_and_no_mini_migration_exceeds_its_limit(transfers, most):
+def test_each_group_moves_once_and_no_node_exceeds_its_limit(transfers, most):
     minis = mini_migrations(transfers, most)
     assert sorted(one.group for mini in minis for one in mini) == [one.group for one in transfers]
-    assert all(0 < len(mini) <= most for mini in minis)
+    assert all(minis)
+    for mini in minis:
+        for across in (False, True):
+            parts = [one for one in mini if (one.source != one.target) is across]
+            for links in ((one.source for one in parts), (one.target for one in parts)):
+                assert max(Counter(links).values(), default=0) <= most
     assert minis == mini_migrations(reversed(transfers), most)
 
 
@@ -35,26 +40,41 @@ def test_phases_are_as_few_as_the_busiest_link_allows(transfers):
     if not across:
         return
     busiest = max([*Counter(o.source for o in across).values(), *Counter(o.target for o in across).values()])
-    nodes = 6
-    minis = mini_migrations(across, nodes)
+    minis = mini_migrations(across, 1)
     sends = [Counter(one.source for one in mini) for mini in minis]
     receives = [Counter(one.target for one in mini) for mini in minis]
-    # A mini-migration may consist of several phases, in each of which a node sends and receives once.
-    phases = sum(max([*s.values(), *r.values()]) for s, r in zip(sends, receives, strict=True))
-    assert phases == busiest
+    assert all(max([*s.values(), *r.values()]) == 1 for s, r in zip(sends, receives, strict=True))
+    assert len(minis) == busiest
 
 
 def test_busy_links_are_filled_in_both_directions():
     there = [GroupTransfer(group, 1, 0, 1, 10) for group in range(4)]
     back = [GroupTransfer(group, 0, 1, 0, 10) for group in range(4, 8)]
-    minis = mini_migrations(there + back, 2)
+    minis = mini_migrations(there + back, 1)
     assert [sorted((one.source, one.target) for one in mini) for mini in minis] == [[(0, 1), (1, 0)]] * 4
 
 
 def test_transfers_of_one_phase_are_of_similar_size():
     transfers = [GroupTransfer(0, 1, 0, 1, 1), GroupTransfer(1, 1, 0, 1, 99)]
     transfers += [GroupTransfer(2, 3, 2, 3, 100), GroupTransfer(3, 3, 2, 3, 2)]
-    assert [{one.group for one in mini} for mini in mini_migrations(transfers, 2)] == [{1, 2}, {0, 3}]
+    assert [{one.group for one in mini} for mini in mini_migrations(transfers, 1)] == [{1, 2}, {0, 3}]
+
+
+def test_nodes_that_share_no_link_do_not_wait_for_each_other():
+    transfers = [GroupTransfer(group, group + 10, group, group + 10, 1) for group in range(10)]
+    assert len(mini_migrations(transfers, 1)) == 1
+
+
+def test_link_has_so_many_bytes_at_a_time():
+    sizes = [40, 30, 30, 20, 90, 5]
+    transfers = [GroupTransfer(group, 1, 0, 1, size) for group, size in enumerate(sizes)]
+    minis = mini_migrations(transfers, 3, most_bytes=70)
+    assert [[one.nbytes for one in mini] for mini in minis] == [[90], [40, 30], [30, 20, 5]]
+
+
+def test_transfers_within_a_node_are_limited_by_their_number():
+    transfers = [GroupTransfer(group, 1, 0, 0, 100) for group in range(5)]
+    assert [len(mini) for mini in mini_migrations(transfers, 2, most_bytes=1)] == [2, 2, 1]
 
 
 def test_group_that_moves_twice_is_refused():

@@ -19,6 +19,7 @@ ALBIC, sections 3 and 4.1; State migration, section 3.2.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,9 @@ from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 
 Floats = npt.NDArray[np.float64]
+
+TINY_LOAD = 1e-9
+"""Cores; an executor with less has none that leaves."""
 
 
 @dataclass(eq=False)
@@ -95,7 +99,8 @@ class GroupPlanning:
     Parameters
     ----------
     settings : PlacementSettings, optional
-        The settings; the defaults if not given. `max_moves` is the number of groups of one mini-migration.
+        The settings; the defaults if not given. `max_moves` is how many groups a node sends, and gets, in one
+        mini-migration.
 
     Attributes
     ----------
@@ -245,7 +250,11 @@ class GroupPlanning:
             )
             for group in moved
         ]
-        minis = mini_migrations(transfers, self.settings.max_moves)
+        settings = self.settings
+        # What moves while rows wait takes no longer than the rest of the pause.
+        share = self.measured.paused_share(PROGRESSIVE)
+        most = settings.handover * settings.transfer / share if share > 0 else math.inf
+        minis = mini_migrations(transfers, settings.max_moves, most)
         return tuple({one.group: one.executor for one in mini} for mini in minis)
 
     def _rest(self, problem: PlacementProblem, now: tuple[float, float], operator: _Operator, memory: _Memory) -> str:
@@ -263,16 +272,18 @@ class GroupPlanning:
         """Return a decision with its strategy, and what both strategies cost."""
         executors, current, planned = operator.executors, operator.current, decision.moves or decision.deferred
         load, nbytes = operator.load, operator.nbytes
+        loads = np.bincount(current, load, len(executors))
         drains = np.array([one.queue / one.service_rate if one.service_rate else 0.0 for one in executors])
         rows = sum(max(one.arrival_rate, one.throughput) for one in executors)
         share = load / load.sum()
         minis = []
         for move in planned:
             groups = [*move]
-            drain = float(drains[current[groups]].max())
+            # Only rows of groups that leave are processed before: they are first.
+            leaving = np.bincount(current[groups], load[groups], len(executors)) / np.maximum(loads, TINY_LOAD)
+            drain = float((drains * leaving).max())
             minis.append(GroupsMoving(rows * float(share[groups].sum()), float(nbytes[groups].sum()), drain))
-        loads = np.bincount(current, load, len(executors)).tolist()
-        costs = group_costs(minis, rows, float(drains.max()), loads, self.measured)
+        costs = group_costs(minis, rows, float(drains.max()), loads.tolist(), self.measured)
         if strategy == AUTO:
             strategy = min(costs, key=lambda cost: cost.waiting).strategy
         expected = tuple(minis)

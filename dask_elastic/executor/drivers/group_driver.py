@@ -36,6 +36,10 @@ from dask_elastic.vocab.lock import MakeLock, NoLock
 class GroupHost(HomeHost, Protocol):
     """What carries out the effects of a `GroupDriver`."""
 
+    def groups_held(self, version: int) -> Any:
+        """Report that what arrives for groups to come waits, and that tasks have done what they had taken before."""
+        ...
+
     def groups_drained(self, version: int) -> Any:
         """Report that groups may leave, or let them leave; see `GroupDriver.give`."""
         ...
@@ -212,6 +216,8 @@ class GroupDriver(HomeDriver):
         reports: list[Callable[[], Any]] = []
         for instruction in instructions:
             match instruction:
+                case do.GroupsHeld(version):
+                    reports.append(partial(self.host.groups_held, version))
                 case do.GroupsDrained(version):
                     reports.append(partial(self.host.groups_drained, version))
                 case do.GroupsExchanged(version):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dask_elastic.executor.control_records.inputs import Inputs
 from dask_elastic.executor.control_records.state_records import StateRecords
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.task_queue import Work
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
 
@@ -55,11 +56,13 @@ class Exchange:
         groups to come.
     arrived : list of HandedGroups
         The groups whose state is in the store, until all end marks have come.
+    taken_before : list of Work
+        What tasks had taken before it began and have not done: rows of the groups would wait for it.
     """
 
     __slots__ = (
         "arrived", "begun_at", "drains", "given", "inputs", "is_drained", "left_at", "loses", "marked", "missing",
-        "records", "rows", "switched", "version",
+        "records", "rows", "switched", "taken_before", "version",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +89,7 @@ class Exchange:
         self.is_drained = False
         self.left_at = self.begun_at = event_time
         self.arrived: list[HandedGroups] = []
+        self.taken_before: list[Work] = []
 
     @property
     def is_complete(self) -> bool:

@@ -13,11 +13,12 @@ from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.control_records.state_records import RECORD_BYTES, StateRecords, with_schema
 from dask_elastic.executor.control_records.watermarks import Watermarks
-from dask_elastic.executor.executor import ElasticExecutor
+from dask_elastic.executor.executor import FIRST_ROWS, ElasticExecutor
 from dask_elastic.executor.groups.exchange import Exchange
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.executor.piece import Block, Piece, Receipt
+from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_queue import Work
 from dask_elastic.meters.group_flows import GroupFlows
 from dask_elastic.meters.shard_arrivals import COMPARED_SECONDS, ShardArrivals
@@ -28,6 +29,9 @@ from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import MoveRefused, PlanningError, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.state_record import TimersDue
+
+HASTE_SECONDS = 0.001
+"""Seconds of work that a task takes at once while groups leave or come progressively, for which rows wait elsewhere."""
 
 
 class GroupExecutor(ElasticExecutor):
@@ -62,6 +66,7 @@ class GroupExecutor(ElasticExecutor):
     """
 
     def __init__(self, *args: Any, groups: Collection[int], **kwargs: Any) -> None:
+        self._first_groups = [*groups]
         super().__init__(*args, **kwargs)
         nodes = [task.node for task in self.routes.tasks.values()]
         if nodes != [self.home]:
@@ -74,9 +79,12 @@ class GroupExecutor(ElasticExecutor):
         self._grid = kwargs.get("grid")
         self.flows = GroupFlows()
         self._measure_anew()
-        for group in {*range(self.routes.space.shards)} - {*groups}:
-            self.store.revoke(group)
         self._own({*groups})
+
+    def _first_owners(self) -> np.ndarray:
+        owners = np.full(self.routes.space.shards, NO_OWNER, np.intp)
+        owners[self._first_groups] = super()._first_owners()[self._first_groups]
+        return owners
 
     def divide_windows(self, computes: Sequence[Compute]) -> None:
         """Decide whether rows of windows are added to instances, which does not change; called before the start."""
@@ -100,8 +108,7 @@ class GroupExecutor(ElasticExecutor):
         return made
 
     def _measure_anew(self) -> None:
-        """Forget what has arrived: since then groups have come and left, and instances may have paused."""
-        # Windows begin after moves only, so that those of all executors are of the same time.
+        """Forget what has arrived: instances have paused since."""
         self.measures.demand = ShardArrivals(self.routes.space.shards, COMPARED_SECONDS, finds_jumps=False)
 
     def measure(self, now: float) -> ExecutorMeasure:
@@ -150,11 +157,22 @@ class GroupExecutor(ElasticExecutor):
         if not moving.all():
             yield None, _chosen(batch, ~moving)
 
+    def _limit(self, task: Task) -> int:
+        most = super()._limit(task)
+        if self.exchange is None or self.exchange.drains:
+            return most
+        return min(most, self.measures.cost.rows_within(HASTE_SECONDS, fixed_costs=0) or FIRST_ROWS)
+
     def _receipts(self, work: Work) -> list[do.Instruction]:
         """Settle the receipts of work; the last one that groups wait for lets them leave."""
         released = super()._receipts(work)
         exchange = self.exchange
-        if exchange is None or not exchange.rows:
+        if exchange is None:
+            return released
+        if work in exchange.taken_before:
+            exchange.taken_before.remove(work)
+            released += _held(exchange)
+        if not exchange.rows:
             return released
         by_shard = work.rows_by_shard(self.routes.space)
         # The only task takes its work in order: what has come since does not count.
@@ -259,7 +277,11 @@ class GroupExecutor(ElasticExecutor):
         at = self.store.event_time
         self.exchange = Exchange(event.version, gains, event.loses, event.drains, self.inputs, leaving, at)
         self._own(self.owned)
-        return []
+        if not event.drains:
+            # Rows of the groups would wait for what is processed when the instances switch. Later work is short.
+            tasks = self.routes.tasks.values()
+            self.exchange.taken_before = [work for task in tasks for work in task.in_flight.values()]
+        return _held(self.exchange)
 
     def _marks_come(self, now: float) -> list[do.Instruction]:
         """Go on with a move once the end marks of all inputs have come."""
@@ -281,6 +303,8 @@ class GroupExecutor(ElasticExecutor):
             waiting = sum(piece.length for pieces in self.routes.waiting.values() for piece in pieces)
             exchange.rows = self._pending_rows - waiting
         else:
+            # Other groups do not wait for a move: these, for which rows wait elsewhere, are first.
+            self.routes.hasten(exchange.loses)
             exchange.rows = self._unsettled(exchange)
         return self._drained(exchange)
 
@@ -321,7 +345,7 @@ class GroupExecutor(ElasticExecutor):
         for group in handed.groups:
             # The task learns by this that there are timers and windows that it does not know.
             self.store.grant(group, owner[group])
-            instructions += [do.Wake(task) for task in self.routes.resume(group, owner[group])]
+            instructions += [do.Wake(task) for task in self.routes.resume_first(group, owner[group])]
         return [*instructions, *self._exchanged(now)]
 
     def _continue(self, exchange: Exchange, group: int, since: int | None, now: float) -> None:
@@ -364,8 +388,10 @@ class GroupExecutor(ElasticExecutor):
         if exchange is None or not exchange.is_complete:
             return []
         self.exchange = None
-        self._measure_anew()
-        self.measures.note_arrived(self.routes.backlog(), self.routes.in_flight(), now)
+        if exchange.drains:
+            # Nothing has arrived during the pause. Otherwise what has arrived for a group is counted, here and there.
+            self._measure_anew()
+            self.measures.note_arrived(self.routes.backlog(), self.routes.in_flight(), now)
         return [do.GroupsExchanged(exchange.version)]
 
     def _forget(self, version: int, now: float) -> list[do.Instruction]:
@@ -389,6 +415,10 @@ class GroupExecutor(ElasticExecutor):
     def _finish(self) -> list[do.Instruction]:
         # Neither the end nor a checkpoint comes while groups move; their rows may still come.
         return self.watermarks.due() if self.exchange is not None else super()._finish()
+
+
+def _held(exchange: Exchange) -> list[do.Instruction]:
+    return [] if exchange.taken_before else [do.GroupsHeld(exchange.version)]
 
 
 def _chosen(batch: Batch, chosen: np.ndarray) -> Batch:

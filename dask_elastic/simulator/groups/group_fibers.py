@@ -40,6 +40,10 @@ class GroupSurroundings(Surroundings, Protocol):
 class GroupReports(Protocol):
     """Takes what executors report about a move of groups; implemented by `GroupMoves`."""
 
+    def held(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor holds what arrives for groups to come."""
+        ...
+
     def drained(self, executor: ExecutorId, version: int) -> None:
         """Note that an executor is drained."""
         ...
@@ -171,6 +175,10 @@ class GroupFibers(ExecutorFibers):
         if self.executor.exchange is not None:
             raise ProtocolError(f"{self.identity} ends while it exchanges groups")
         yield from super().finished()
+
+    def groups_held(self, version: int) -> None:
+        """Report that what arrives for groups to come waits."""
+        self.world.groups.held(self.identity, version)
 
     def groups_drained(self, version: int) -> None:
         """Report that the executor is drained."""

@@ -183,6 +183,12 @@ class GroupMoves:
 
     # what executors report
 
+    def held(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor holds what arrives for groups to come, unless the move was cancelled meanwhile."""
+        assert self.current is not None
+        if self.current.phase is GroupPhase.HOLDING and self.current.version == version:
+            self._answered(executor)
+
     def drained(self, executor: ExecutorId, version: int) -> None:
         """Note that an executor is drained."""
         assert self.current is not None
@@ -235,8 +241,6 @@ class GroupMoves:
             yield from home.handle(events.HoldGroups(move.version, gains, loses, move.strategy == SYNCHRONISED))
         except MoveRefused:
             self._answered(executor, refuses=True)
-            return
-        self._answered(executor)
 
     def _give(self, version: int, executor: ExecutorId) -> FiberSteps:
         self._home(executor).give(version)

@@ -52,8 +52,8 @@ def test_load_of_groups_is_what_arrives_while_an_executor_cannot_keep_up():
     assert measure.shard_load.sum() < measure.arriving_load.sum()
 
 
-@pytest.mark.parametrize("drains", [False, True])
-def test_group_that_has_moved_counts_in_full_at_its_new_executor_alone(drains):
+def two_executors():
+    """Return an executor with the groups 0 and 1, one with 2 and 3, and what runs both for some ticks."""
     old, new = an_executor(0, [0, 1]), an_executor(1, [2, 3])
     for executor in (old, new):
         executor.measure(0.0)
@@ -69,11 +69,15 @@ def test_group_that_has_moved_counts_in_full_at_its_new_executor_alone(drains):
                 executor.measure(now)
         return now
 
-    now = run(8, 0.0)
+    return old, new, owners, run
+
+
+def move(old, new, now, drains, waiting=0):
+    """Move group 1, for which rows wait meanwhile."""
     for executor, gains, loses in ((old, (), {1: 1}), (new, (1,), {})):
         executor.handle(events.HoldGroups(1, gains, loses, drains), now)
-    # Rows that wait for the group arrive in its first moments.
-    offer(new, 1, 200, now + 0.01)
+    if waiting:
+        offer(new, 1, waiting, now + 0.01)
     for executor in (old, new):
         executor.handle(events.MarksDue(1), now + 0.02)
         executor.handle(events.EndMark(SOURCE, 1), now + 0.02)
@@ -86,7 +90,26 @@ def test_group_that_has_moved_counts_in_full_at_its_new_executor_alone(drains):
     assert (old.owned, new.owned) == ({0}, {1, 2, 3})
     assert old.exchange is None
     assert new.exchange is None
+
+
+def test_group_that_has_moved_counts_in_full_at_its_new_executor_alone_after_a_pause():
+    old, new, owners, run = two_executors()
+    now = run(8, 0.0)
+    # Rows that wait for the group arrive in its first moments.
+    move(old, new, now, drains=True, waiting=200)
     owners[1] = new
     now = run(2, now + 0.03)
     assert old.measure(now).arriving_load == pytest.approx([0.04, 0.0, 0.0, 0.0], rel=0.05)
     assert new.measure(now).arriving_load == pytest.approx([0.0, 0.04, 0.04, 0.04], rel=0.05)
+
+
+@pytest.mark.parametrize("ticks", range(1, 6))
+def test_group_that_has_moved_without_a_pause_counts_in_full_at_both_executors_together(ticks):
+    old, new, owners, run = two_executors()
+    now = run(8, 0.0)
+    move(old, new, now, drains=False)
+    owners[1] = new
+    now = run(ticks, now)
+    loads = [executor.measure(now).arriving_load for executor in (old, new)]
+    assert loads[0][1] == pytest.approx(max(0, 4 - ticks) * 0.01)
+    assert sum(loads) == pytest.approx([0.04] * 4)

@@ -22,6 +22,8 @@ from dask_elastic.executor.groups.group_executor import GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.groups.incoming_groups import IncomingGroups
 from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
+from dask_elastic.executor.piece import Piece
+from dask_elastic.executor.task_queue import TaskQueue
 from dask_elastic.migration.group_move import GroupEvent, GroupMove
 from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.routing.mark_due import MarkDue
@@ -276,7 +278,29 @@ def sampled_group_is_processed_again_with_the_rest(monkeypatch):
     monkeypatch.setattr(traffic_sampler, "_part", lambda batch, chosen: batch)
 
 
+def hastened_rows_are_reversed(monkeypatch):
+    real = TaskQueue.put_first
+    monkeypatch.setattr(TaskQueue, "put_first", lambda self, pieces: real(self, reversed([*pieces])))
+
+
+def hastened_rows_overtake_their_state_records(monkeypatch):
+    real = Piece.divided
+
+    def divided(self, shards, space):
+        return (self, None) if self.block.record is not None else real(self, shards, space)
+
+    monkeypatch.setattr(Piece, "divided", divided)
+
+
+def rows_of_other_groups_are_lost_when_some_are_hastened(monkeypatch):
+    real = Piece.divided
+    monkeypatch.setattr(Piece, "divided", lambda self, shards, space: (None, real(self, shards, space)[1]))
+
+
 MUTANTS = {
+    hastened_rows_are_reversed: GroupScenario(0, outages=0.0, pauses=0.05),
+    hastened_rows_overtake_their_state_records: TimerGroupScenario(10, outages=0.0, pauses=0.05),
+    rows_of_other_groups_are_lost_when_some_are_hastened: GroupScenario(0, outages=0.0, pauses=0.05),
     rest_of_a_sampled_batch_is_not_processed: GroupScenario(0, outages=0.0, pauses=0.05),
     sampled_group_is_processed_again_with_the_rest: GroupScenario(0, outages=0.0, pauses=0.05),
     batches_are_not_split_again: TimerGroupScenario(11, outages=0.0, pauses=0.05),
@@ -299,7 +323,7 @@ MUTANTS = {
     task_does_not_learn_of_gained_timers: GroupScenario(0, outages=0.0, pauses=0.05),
     waiting_records_lack_the_schema: WindowGroups(60, outages=0.0, pauses=0.05),
     executor_ends_before_its_groups_have_come: GroupScenario(0, outages=0.0, pauses=0.05),
-    cancelled_move_forgets_the_end: TimerGroupScenario(47, outages=0.0),
+    cancelled_move_forgets_the_end: TimerGroupScenario(353, outages=0.0),
     checkpoint_goes_on_during_a_move: TimerGroupScenario(16, outages=0.0, pauses=0.05),
     upstream_does_not_pause: TimedGroupScenario(0, outages=0.0, pauses=0.05),
     move_does_not_wait_for_the_last_answer: GroupScenario(0, outages=0.0, pauses=0.05),

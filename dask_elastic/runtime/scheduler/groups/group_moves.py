@@ -145,8 +145,10 @@ class GroupMoves:
             groups.end()
         seconds = time.monotonic() - began
         result = MovedGroups(len(moves), moved.nbytes, moved.pause, seconds, moved.paused_bytes)
-        # With less of what has arrived since, executors seem to be loaded unevenly by chance.
-        settled = time.time() + record.spec.options.report_interval + COMPARED_SECONDS
+        settled = time.time() + record.spec.options.report_interval
+        if strategy == SYNCHRONISED:
+            # With less of what has arrived since the pause, executors seem to be loaded unevenly by chance.
+            settled += COMPARED_SECONDS
         groups.note(move, result, settled, drain)
         logger.info("job %r: %s: %s", record.name, move, result)
         noun = "key group" if result.groups == 1 else "key groups"

@@ -50,7 +50,7 @@ class GroupHandlers:
 
     async def hold(self, call: group_calls.HoldGroups) -> None:
         """Have executors hold what arrives for the groups that they gain."""
-        await self._node.in_thread(self._groups(call).hold, call)
+        await _result(await self._node.in_thread(self._groups(call).hold, call))
 
     async def switch(self, call: group_calls.SwitchGroups) -> group_calls.GroupsMoved:
         """Have the upstream instances here use the next table."""

@@ -106,8 +106,8 @@ class GroupMoves:
             self._move = move
         return move
 
-    def hold(self, call: HoldGroups) -> None:
-        """Have the executors here hold what arrives for the groups that they gain.
+    def hold(self, call: HoldGroups) -> Future[GroupsMoved]:
+        """Have the executors here hold what arrives for the groups that they gain; the result comes when they do.
 
         Raises
         ------
@@ -117,8 +117,10 @@ class GroupMoves:
         self._table(call.operator)
         # A move that copies state has begun before.
         move = self._begin(call, True) if call.drains else self._current(call.operator, call.version)
+        waited = move.wait_for_held()
         for executor, (gains, loses) in move.shares.items():
             self._home(executor).handle(events.HoldGroups(call.version, gains, loses, call.drains))
+        return waited
 
     @staticmethod
     def _share(table: GroupTable, call: CopyGroups | HoldGroups, executor: int) -> Share:
@@ -192,6 +194,13 @@ class GroupMoves:
             self._home(executor).receive_groups(handed)
 
     # what executors report (GroupReports)
+
+    def held(self, executor: ExecutorId, version: int) -> None:
+        """Note that an executor holds what arrives for the groups that it is to get, unless the move is cancelled."""
+        with self._lock:
+            move = self._move
+        if move is not None and move.version == version:
+            move.held(executor)
 
     def drained(self, executor: ExecutorId, version: int) -> None:
         """Note that groups of an executor may leave; they do at once if only its own rows had to be processed."""

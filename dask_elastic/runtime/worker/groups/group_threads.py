@@ -25,6 +25,10 @@ from dask_elastic.vocab.identity import ExecutorId
 class GroupReports(Protocol):
     """Takes what executors report about a move of groups; implemented by `GroupMoves`."""
 
+    def held(self, executor: ExecutorId, version: int) -> None:
+        """Note that what arrives for groups to come waits."""
+        ...
+
     def drained(self, executor: ExecutorId, version: int) -> None:
         """Note that groups of an executor may leave."""
         ...
@@ -105,6 +109,10 @@ class GroupThreads(ExecutorThreads):
         made = self._make_processor(task, self.executor.store, self._sinks)
         made.sample_traffic(self.executor.flows, self.executor.lock, time.perf_counter)
         return closing(made)
+
+    def groups_held(self, version: int) -> None:
+        """Report that what arrives for groups to come waits."""
+        self._reports.held(self.identity, version)
 
     def groups_drained(self, version: int) -> None:
         """Report that groups may leave."""

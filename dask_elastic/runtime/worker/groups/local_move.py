@@ -71,7 +71,7 @@ class LocalMove:
         self._clock = clock
         self._lock = threading.Lock()
         self._uncopied = {executor for executor, share in self.shares.items() if share.loses}
-        self._undrained, self._unexchanged = set(self.shares), set(self.shares)
+        self._unheld, self._undrained, self._unexchanged = (set(self.shares) for _ in range(3))
         self._unpassed: dict[ExecutorId, set[int]] = {}
         self._passed: dict[ExecutorId, threading.Event] = {}
         self._began: float | None = None
@@ -82,6 +82,10 @@ class LocalMove:
     def wait_for_copied(self) -> Future[GroupsMoved]:
         """Return what is done when all executors here have copied the state of the groups that they are to give."""
         return self._wait_for(self._uncopied)
+
+    def wait_for_held(self) -> Future[GroupsMoved]:
+        """Return what is done when all executors here hold what arrives for the groups that they are to get."""
+        return self._wait_for(self._unheld)
 
     def wait_for_drained(self) -> Future[GroupsMoved]:
         """Return what is done when all executors here have processed everything."""
@@ -121,6 +125,12 @@ class LocalMove:
         """Note that an executor has copied the state of the groups that it is to give."""
         with self._lock:
             self._uncopied.discard(executor)
+        self._settle()
+
+    def held(self, executor: ExecutorId) -> None:
+        """Note that an executor holds what arrives for the groups that it is to get."""
+        with self._lock:
+            self._unheld.discard(executor)
         self._settle()
 
     def drained(self, executor: ExecutorId) -> None:
