@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 GROUPS = 64
-SERVICE_SECONDS = 20e-6
 
 
 class NotedBatch(NamedTuple):
@@ -43,9 +42,14 @@ def stamped(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("left", pa.array(np.full(batch.num_rows, time.time())))
 
 
-def noted(batch: pa.RecordBatch) -> pa.Array:
-    """Return the value column after the service time of the rows, and note when which groups were processed."""
-    time.sleep(batch.num_rows * SERVICE_SECONDS)
+def noted(batch: pa.RecordBatch, service: float) -> pa.Array:
+    """Return the value column after the service time of the rows, and note when which groups were processed.
+
+    Rows that have no time, which make the first state, are neither served nor noted.
+    """
+    if not batch.num_rows or not batch["left"][0].as_py():
+        return batch["value"]
+    time.sleep(batch.num_rows * service)
     at = time.time()
     # Rows of a group are in the order in which they left.
     groups, first = np.unique(batch["group"].to_numpy(), return_index=True)

@@ -16,13 +16,15 @@ first instance that sends by the next table until the state of the groups is the
 the rows processed during a migration as a share of those that were due; and its length. A line per size has the pauses
 of the synchronised migrations divided by those of the progressive ones.
 
-    python benchmarks/group_moves.py [--migrations 3] [--rho 0.25] [--megabytes 8 33 128 320] [--most 1] [--pause 1]
+    python benchmarks/group_moves.py [--migrations 3] [--rho 0.25] [--service 20] [--megabytes 8 33 128 320] [--most 1]
+                                     [--pause 1]
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from _group_times import GROUPS, SERVICE_SECONDS, NotedBatch, noted, stamped, take_noted
+from _group_times import GROUPS, NotedBatch, noted, stamped, take_noted
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
@@ -45,17 +47,30 @@ DISTINCT_BATCHES = 50
 STRATEGIES = ("progressive", "synchronised")
 
 
+def batch_of(chosen: np.ndarray, groups: np.ndarray) -> pa.RecordBatch:
+    """Return a row for each of some keys."""
+    return pa.record_batch({"key": chosen, "value": chosen.astype(float), "group": groups[chosen]})
+
+
+def groups_of(keys: int) -> np.ndarray:
+    """Return the group of each key."""
+    return (hash_columns(pa.record_batch({"key": np.arange(keys)}), ("key",)) % GROUPS).astype(np.int64)
+
+
+def every_key(keys: int) -> Iterator[pa.RecordBatch]:
+    """Yield every key once, without a time."""
+    groups = groups_of(keys)
+    for position in range(0, keys, 4_096):
+        batch = batch_of(np.arange(position, min(keys, position + 4_096)), groups)
+        yield batch.append_column("left", pa.array(np.zeros(batch.num_rows)))
+
+
 def rows(rate: float, keys: int) -> Iterator[pa.RecordBatch]:
-    """Yield every key once, then random keys, uniformly, without an end."""
-    random, number = np.random.default_rng(0), np.arange(keys)
-    groups = (hash_columns(pa.record_batch({"key": number}), ("key",)) % GROUPS).astype(np.int64)
-    size = rows_within(rate, SLICE_SECONDS, 65_536)
-    drawn = [random.integers(0, keys, size) for _ in range(DISTINCT_BATCHES)]
-    position = 0
-    while True:
-        chosen = number[position : position + size] if position < keys else drawn[position // size % DISTINCT_BATCHES]
-        yield pa.record_batch({"key": chosen, "value": chosen.astype(float), "group": groups[chosen]})
-        position += len(chosen)
+    """Yield random keys, uniformly, without an end."""
+    random, groups = np.random.default_rng(0), groups_of(keys)
+    drawn = [random.integers(0, keys, rows_within(rate, SLICE_SECONDS, 65_536)) for _ in range(DISTINCT_BATCHES)]
+    for chosen in itertools.cycle(drawn):
+        yield batch_of(chosen, groups)
 
 
 class Migration(NamedTuple):
@@ -142,16 +157,21 @@ def compared(found: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def run(client: Client, given: argparse.Namespace, megabytes: float) -> None:
     """Measure both strategies with state of one size, and print."""
-    keys, rate = int(megabytes * 1e6 / KEY_BYTES), EXECUTORS * given.rho / SERVICE_SECONDS
+    service = given.service * 1e-6
+    keys, rate = int(megabytes * 1e6 / KEY_BYTES), EXECUTORS * given.rho / service
     topology = de.Topology(f"group-moves-{megabytes:g}")
     source = topology.source("rows", de.sources.Iterable(functools.partial(rows, rate, keys), rate=rate))
     sums: dict[str, Any] = {f"total{number}": de.aggregate.Sum("value") for number in range(SUMS)}
-    sums["noted"] = de.aggregate.Sum(noted, columns=["value", "group", "left"])
-    source.map(stamped).key_by("key").compute(sums, name="per_key", executors=EXECUTORS, shards=GROUPS)
+    sums["noted"] = de.aggregate.Sum(functools.partial(noted, service=service), columns=["value", "group", "left"])
+    first_rows = topology.source("keys", de.sources.Iterable(functools.partial(every_key, keys)))
+    keyed = source.map(stamped).union(first_rows).key_by("key")
+    keyed.compute(sums, name="per_key", executors=EXECUTORS, shards=GROUPS)
     migrations: dict[str, list[Migration]] = {strategy: [] for strategy in STRATEGIES}
     job = de.submit(topology, client, paradigm="resource-centric", latency_target=None)
     while not job.metrics()["rows"].sum() > keys + rate:
         time.sleep(0.2)
+    # Until processing times of the first rows count no more.
+    time.sleep(2.0)
     placed = job.assignment()
     first = placed.iloc[0]
     there = int(placed[placed["home"] != first["home"]]["executor"].iloc[0])
@@ -180,6 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--migrations", type=int, default=3, help="of each strategy, there and back")
     parser.add_argument("--rho", type=float, default=0.25)
+    parser.add_argument("--service", type=float, default=20.0, help="microseconds of each row")
     parser.add_argument(
         "--megabytes", type=float, nargs="*", default=[8.0, 33.0, 128.0, 320.0], help="state, each size"
     )
