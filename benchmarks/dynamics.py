@@ -11,10 +11,10 @@ sums over the runs. The first line for each number of keys has the computed boun
 All paradigms have the same cores. The executor-centric one has an executor per worker with 256 shards, the static one
 an executor per core. The resource-centric one is the baseline of Elasticutor: an executor per core, and as many key
 groups as the executor-centric one has shards. When the load has shifted, Flux repartitions the groups; the groups move
-while the upstream instance pauses ("synchronised", as in the paper), progressively, up to 64 at a time, or by the
-cheaper of these ("auto"). It decides on each snapshot of the control loop, without patience or rest, once the largest
-load is 1.2 times the mean: by chance, loads of one second differ by more than the 1.05 times of the balancing of
-shards, and groups would move for nothing.
+while the upstream instance pauses ("synchronised", as in the paper), progressively, up to 8 of a worker at a time, or
+by the cheaper of these ("auto"). It decides on each snapshot of the control loop, without patience or rest, once the
+largest load is 1.2 times the mean: by chance, loads of one second differ by more than the 1.05 times of the balancing
+of shards, and groups would move for nothing.
 
 Jobs have the default options. With ``--like paper``, balancing and service times are those of the Elasticutor paper:
 the largest load may be 1.2 times the mean, all loops run every 0.5 s, and the service time of a tuple is normally
@@ -72,7 +72,7 @@ REPARTITIONING = {
     "placement-least-gain": 0.2,
     "placement-patience": 1,
     "placement-cooldown": "0s",
-    "placement-max-moves": 64,
+    "placement-max-moves": 8,
 }
 """Operator-level key repartitioning as soon as the load has shifted."""
 

@@ -75,7 +75,7 @@ Tasks take up to 20 ms of work at once, instead of 5 ms, which spares more than 
 
 CENTRIC, STATIC, ONE_BY_ONE = "executor-centric", "static", "one-by-one"
 
-REPARTITIONING = PlacementSettings(period=0.5, least_gain=0.2, patience=1, cooldown=0.0, max_moves=64)
+REPARTITIONING = PlacementSettings(period=0.5, least_gain=0.2, patience=1, cooldown=0.0, max_moves=8)
 """As in `dynamics.py`."""
 
 ROW_BYTES = 136

@@ -66,7 +66,7 @@ class GroupAction(Enum):
     """What the coordinator asks for next; all whom it asks answer."""
 
     COPY = "participants: copy the state of the groups to leave, while these are processed"
-    HOLD = "participants: hold what arrives for the groups to come, and finish what tasks have taken if this is long"
+    HOLD = "participants: hold what arrives for the groups to come; in progressive moves, end what tasks have taken"
     SWITCH = "upstream instances: use the next table; participants: hand groups over, answer when all have come"
     PAUSE = "upstream instances: pause, with an end mark to each executor; executors: answer when they are drained"
     MOVE = "participants: hand groups over, answer when all have come"
