@@ -47,7 +47,8 @@ class GroupsMoving:
     nbytes : float
         Bytes of their state.
     drain : float
-        Seconds until what is queued before them has been processed, at the executor with the longest queue.
+        Seconds until what they wait for has been processed: the queued rows of these groups, or of all if instances
+        pause, at the executor where this takes longest.
     """
 
     rows: float

@@ -159,6 +159,30 @@ def test_plan_is_carried_out_at_once_where_instances_pause_and_in_parts_otherwis
         assert len(decision.expected) == len(decision.moves)
 
 
+@pytest.mark.parametrize(("paused", "parts"), [(1.0, [1, 1]), (0.01, [2])])
+def test_parts_of_a_plan_are_small_where_much_state_moves_while_rows_wait(paused, parts):
+    loads, owners = [0.2] * 8 + [0.0] * 8, [0] * 8 + [1] * 8
+    settings = PlacementSettings(patience=1, max_moves=2, handover=0.05, transfer=100e6)
+    planning = GroupPlanning(settings)
+    for _ in range(64):
+        planning.measured.observe("progressive", 0.0, 4e6, paused * 4e6, 0.01, 0.02)
+    planning.observe(snapshot(loads, owners, nbytes=4e6))
+    [decision] = planning.decide({KEY: {"count": owners}})
+    assert [len(move) for move in decision.moves[:2]] == (parts * 2)[:2]
+
+
+def test_groups_that_move_are_expected_to_wait_for_their_own_rows_only():
+    loads, owners = [0.2] * 8 + [0.0] * 8, [0] * 8 + [1] * 8
+    planning = GroupPlanning(PlacementSettings(patience=1, max_moves=2))
+    made = snapshot(loads, owners)
+    [job] = made.jobs
+    job = replace(job, executors=tuple(replace(one, queue=400) for one in job.executors))
+    planning.observe(replace(made, jobs=(job,)))
+    [decision] = planning.decide({KEY: {"count": owners}})
+    # 0.4 s of rows are queued at their executor, of which two of its eight groups have a quarter.
+    assert [one.drain for one in decision.expected] == pytest.approx([0.1, 0.1])
+
+
 @pytest.mark.parametrize(("pauses", "chosen"), [((0.05, 0.5), "progressive"), ((0.5, 0.05), "synchronised")])
 def test_auto_chooses_by_what_moves_have_taken(pauses, chosen):
     # An executor is full, and the plan has many parts.
