@@ -27,7 +27,8 @@ class PlacementSettings:
     least_use : float
         Below this share of its capacity the most used resource is no reason for a move.
     max_moves : int
-        Homes that may move in one period. Homes of one job move one after the other.
+        Homes that may move in one period. Homes of one job move one after the other. Of key groups, how many a node
+        sends, and how many it gets, at a time.
     budget_bytes : float
         Bytes of state that may leave their node in one period.
     bandwidth : float

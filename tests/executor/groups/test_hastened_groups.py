@@ -13,6 +13,7 @@ from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.identity import ExecutorId
 
 SOURCE = ExecutorId("rows", 0)
@@ -118,3 +119,10 @@ def test_task_takes_little_at_once_while_rows_of_groups_wait():
 
 def test_state_of_groups_that_are_elsewhere_has_no_owner():
     assert an_executor(groups=(1, 2)).store.owner.tolist() == [NO_OWNER, 0, 0, NO_OWNER]
+
+
+def test_shards_that_a_task_owns_are_not_granted_again():
+    store = an_executor(groups=(1, 2)).store
+    with pytest.raises(StateError, match=r"shards \[1\] are owned by tasks"):
+        store.grant_free(np.array([5, 5, NO_OWNER, NO_OWNER]))
+    assert store.owner.tolist() == [NO_OWNER, 0, 0, NO_OWNER]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dask_elastic.executor.groups.copied_groups import CopiedGroups
-from dask_elastic.runtime.protocol.group_calls import HoldGroups
+from dask_elastic.runtime.protocol.group_calls import ForgetGroups, HoldGroups
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
 from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
@@ -99,6 +99,24 @@ def test_reports_of_another_move_are_refused(moves):
             report(GIVES, 3)
     with pytest.raises(MoveRefused, match="key groups of 'op' do not move"):
         moves.hold(HoldGroups("job", 1, "op", 5, {0: 1}, drains=False))
+
+
+def test_groups_are_held_when_all_executors_hold_them(moves):
+    moves._move = LocalMove("op", 4, False, {GIVES: Share((), {0: 1}), OTHER: Share((0,), {})})
+    waited = moves._move.wait_for_held()
+    moves.held(GIVES, 4)
+    assert not waited.done()
+    moves.held(OTHER, 4)
+    assert waited.result(100).pause == 0.0
+
+
+def test_wait_for_held_groups_ends_when_the_move_is_cancelled(moves):
+    waited = moves._move.wait_for_held()
+    moves.forget(ForgetGroups("job", 1, "op", 4))
+    with pytest.raises(MoveRefused, match="to version 4 is cancelled"):
+        waited.result(100)
+    # A task may do what it had taken after that.
+    moves.held(GIVES, 4)
 
 
 def test_answers_of_a_cancelled_copy_end_beside_those_of_the_next_one(moves):
