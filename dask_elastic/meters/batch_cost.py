@@ -74,16 +74,14 @@ class BatchCost:
         largest = self._largest * KEPT
         self._largest = largest if largest > rows else rows
 
-    def rows_within(self, seconds: float, fixed_costs: float = FIXED_COSTS) -> int | None:
+    def rows_within(self, seconds: float) -> int | None:
         """Return the most rows of a batch.
 
         Parameters
         ----------
         seconds : float
             The processing time allowed for a batch without its fixed cost. A batch with a high fixed cost may take
-            longer, up to `fixed_costs` times this cost.
-        fixed_costs : float
-            0 if time matters more than throughput.
+            longer, up to `FIXED_COSTS` times this cost.
 
         Returns
         -------
@@ -95,7 +93,7 @@ class BatchCost:
         # Comparisons instead of calls of `max`: this is computed for each batch, and most batches are small.
         most = math.ceil(self._largest * GROWTH) or 1
         each = self._each()
-        allowed = fixed_costs * (self._busy - each * self._rows) / self._weight
+        allowed = FIXED_COSTS * (self._busy - each * self._rows) / self._weight
         if allowed < seconds:
             allowed = seconds
         return most if each * most <= allowed else round(allowed / each) or 1

@@ -161,7 +161,7 @@ class GroupExecutor(ElasticExecutor):
         most = super()._limit(task)
         if self.exchange is None or self.exchange.drains:
             return most
-        return min(most, self.measures.cost.rows_within(HASTE_SECONDS, fixed_costs=0) or FIRST_ROWS)
+        return min(most, self.measures.cost.rows_within(HASTE_SECONDS) or FIRST_ROWS)
 
     def _receipts(self, work: Work) -> list[do.Instruction]:
         """Settle the receipts of work; the last one that groups wait for lets them leave."""
