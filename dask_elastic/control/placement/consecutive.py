@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from math import comb
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.control.placement.choices import kind_of_placement, planner_name
 from dask_elastic.control.placement.settings import PlacementSettings
@@ -30,6 +29,7 @@ from dask_elastic.planning.intervals.plan import IntervalPlan
 from dask_elastic.planning.intervals.problem import IntervalProblem, SequenceProblem
 from dask_elastic.planning.intervals.transition_matrix import transition_matrix
 from dask_elastic.planning.intervals.value_iteration import projected_costs
+from dask_elastic.planning.matching import best_columns
 from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.planning.registry import planner
 
@@ -126,14 +126,11 @@ def matched(lengths: Sequence[int], current: Ints, state: Floats, live: Ints) ->
     [1, 0, 0]
     """
     interval = np.repeat(np.arange(len(lengths)), lengths)
-    kept = np.zeros((len(lengths), len(live)))
     worth = state / (float(state.sum()) or 1.0) + 1e-6 / max(len(state), 1)
-    for at, bin in enumerate(live.tolist()):
-        there = current == bin
-        kept[:, at] = np.bincount(interval[there], worth[there], minlength=len(lengths))
-    rows, columns = linear_sum_assignment(kept, maximize=True)
-    target = np.zeros(len(lengths), dtype=np.int64)
-    target[rows] = live[columns]
+    place = np.searchsorted(live, current)
+    near = live[np.minimum(place, len(live) - 1)] == current
+    columns, _ = best_columns(interval[near], place[near], worth[near], (len(lengths), len(live)))
+    target = live[columns]
     result: Ints = target[interval]
     return result
 

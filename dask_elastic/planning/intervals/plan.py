@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning.checked_arrays import Floats, Ints
+from dask_elastic.planning.matching import best_columns
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import as_floats, check_total
 
@@ -185,11 +186,12 @@ def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPla
     rows = max(len(before), nodes)
     padded = np.zeros((rows, 2), dtype=np.int64)
     padded[: len(before)] = before
-    kept = kept_state(state, padded, bounds)
-    owner = np.full(len(bounds) - 1, -1, dtype=np.int64)
-    parts, places = linear_sum_assignment(kept, maximize=True)
-    worth = kept[parts, places] > 0
-    owner[parts[worth]] = places[worth]
+    row, column, low, high = _overlaps(padded, bounds)
+    sums = np.append(0.0, np.cumsum(state))
+    kept = sums[high] - sums[low]
+    worth = kept > 0
+    owner, most = best_columns(row[worth], column[worth], kept[worth], (len(bounds) - 1, rows))
+    owner[most == 0] = -1
     free = np.setdiff1d(np.arange(rows), owner)
     idle = np.flatnonzero(owner < 0)
     tasks = kept_state(np.ones(len(state)), padded[free], bounds)[idle]
@@ -199,6 +201,17 @@ def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPla
     intervals = np.zeros((rows, 2), dtype=np.int64)
     intervals[owner] = np.stack([bounds[:-1], bounds[1:]], axis=1)
     return IntervalPlan(intervals, moved_state(state, before, intervals))
+
+
+def _overlaps(before: Ints, bounds: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the new intervals and old nodes that have tasks in common, and the first and the end of these tasks."""
+    held = np.flatnonzero(before[:, 0] < before[:, 1])
+    held = held[np.argsort(before[held, 0], kind="stable")]
+    cuts = np.union1d(bounds, before[held, 1])
+    low, high = cuts[:-1], cuts[1:]
+    interval = np.searchsorted(bounds, low, side="right") - 1
+    node = held[np.searchsorted(before[held, 0], low, side="right") - 1]
+    return interval, node, low, high
 
 
 def moved_state(state: Floats, before: Ints, after: Ints) -> float:

@@ -79,14 +79,11 @@ def approach(problem: PlacementProblem, wanted: Ints, order: Sequence[int] | Int
     ranked = np.argsort(-problem.weight, kind="stable") if order is None else np.asarray(order, dtype=np.int64)
     ranked = ranked[np.argsort(~problem.draining[draft.bin[ranked]], kind="stable")]
     # A full bin may have room after other groups have left it.
-    waiting = [group for group in ranked.tolist() if wanted[group] != draft.bin[group]]
-    while waiting:
-        refused = []
-        for group in waiting:
-            if draft.allows(group, int(wanted[group])):
-                draft.move(group, int(wanted[group]))
-            else:
-                refused.append(group)
+    waiting = ranked[wanted[ranked] != draft.bin[ranked]]
+    while len(waiting):
+        for group in draft.movable(waiting, wanted):
+            draft.move(group, int(wanted[group]))
+        refused = waiting[wanted[waiting] != draft.bin[waiting]]
         if len(refused) == len(waiting):
             break
         waiting = refused

@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
+from dask_elastic.planning.matching import best_columns
 from dask_elastic.planning.placement.check import approach, settle
 from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.problem import Floats, Ints, Mask, Placement, PlacementProblem
@@ -83,9 +83,11 @@ class Correlation:
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: load left to drain, and the sum over windows of the loads' variance."""
         series = self._series(problem)
-        member = (bin[:, None] == np.flatnonzero(problem.live)[None, :]).astype(np.float64)
-        strength = problem.strength[problem.live]
-        away = series @ member / strength - (series.sum(axis=1) / strength.sum())[:, None]
+        strength, there = problem.strength[problem.live], bin >= 0
+        place = np.arange(len(series))[:, None] * problem.bins + bin[there]
+        sums = np.bincount(place.ravel(), series[:, there].ravel(), len(series) * problem.bins)
+        loads = sums.reshape(len(series), problem.bins)[:, problem.live]
+        away = loads / strength - (series.sum(axis=1) / strength.sum())[:, None]
         return problem.to_drain(bin), float((strength * away**2).sum() / strength.sum())
 
     def plan(self, problem: PlacementProblem, seed: int = 0) -> Placement:
@@ -119,11 +121,10 @@ class Correlation:
         draft.take(bin)
         draft.drain()
         key = self.objective(problem, draft.bin)
-        for group in np.argsort(-problem.weight, kind="stable").tolist():
-            source, target = int(draft.bin[group]), int(wanted[group])
-            if target == source or not draft.allows(group, target):
-                continue
-            draft.move(group, target)
+        order = np.argsort(-problem.weight, kind="stable")
+        for group in draft.movable(order, wanted):
+            source = int(draft.bin[group])
+            draft.move(group, int(wanted[group]))
             found = self.objective(problem, draft.bin)
             if better(found, key):
                 key = found
@@ -241,16 +242,17 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints, drawn: Floats | Non
     live = np.flatnonzero(problem.live)
     whole = float(problem.state_bytes.sum()) or 1.0
     worth = problem.state_bytes / whole + 1e-5 / max(problem.groups, 1)
-    kept = np.zeros((int(label.max(initial=0)) + 1, problem.bins))
+    sets, place = int(label.max(initial=0)) + 1, np.cumsum(problem.live) - 1
     there = bin >= 0
-    np.add.at(kept, (label[there], bin[there]), worth[there])
+    near = there & problem.live[bin]
+    row, column, kept = label[near], place[bin[near]], worth[near]
     if drawn is not None:
-        kept += drawn
-    load = np.bincount(label[there], problem.weight[there], len(kept)) / (float(problem.weight.sum()) or 1.0)
+        drawing, drawer = np.nonzero(drawn[:, live])
+        row, column = np.append(row, drawing), np.append(column, drawer)
+        kept = np.append(kept, drawn[:, live][drawing, drawer])
+    load = np.bincount(label[there], problem.weight[there], sets) / (float(problem.weight.sum()) or 1.0)
     room = problem.strength / problem.strength.sum() - 0.01 * problem.shares(bin) / (problem.mean or 1.0)
-    kept += 1e-8 / max(problem.groups, 1) * load[:, None] * room[None, :]
-    sets, places = linear_sum_assignment(kept[:, live], maximize=True)
-    target = np.zeros(len(kept), dtype=np.int64)
-    target[sets] = live[places]
+    order = 1e-8 / max(problem.groups, 1) * load, room[live]
+    target = live[best_columns(row, column, kept, (sets, len(live)), order)[0]]
     result: Ints = target[label]
     return result

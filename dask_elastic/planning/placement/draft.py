@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints, Mask
 from dask_elastic.planning.placement.problem import PlacementProblem
+
+
+_FEW = 16
+"""Up to so many groups are looked at one by one."""
 
 
 class Draft:
@@ -65,6 +70,39 @@ class Draft:
             return False
         loads = problem.loads[group]
         return bool(((self.totals[target] + loads <= problem.limit[target]) | (loads == 0)).all())
+
+    def movable(self, groups: Ints, wanted: Ints) -> Iterator[int]:
+        """Yield in turn each group that may go to the bin it should get; the caller may move it before the next one.
+
+        Parameters
+        ----------
+        groups : array of int
+            The groups to look at, in this order.
+        wanted : array of int
+            The bin that each group of the problem should get.
+        """
+        at, width = 0, 1
+        while at < len(groups):
+            part = groups[at : at + width]
+            place = self._first_allowed(part, wanted[part])
+            if place == len(part):
+                # Where budgets are used up, most groups are refused, so ever more are looked at together.
+                at, width = at + width, 4 * width
+            else:
+                yield int(part[place])
+                at, width = at + place + 1, 1
+
+    def _first_allowed(self, groups: Ints, targets: Ints) -> int:
+        """Return the place of the first group that `allows` would let go to its target; their number if none."""
+        if len(groups) <= _FEW:
+            both = enumerate(zip(groups.tolist(), targets.tolist(), strict=True))
+            return next((place for place, one in both if self.allows(*one)), len(groups))
+        problem = self.problem
+        allowed = (targets == problem.current[groups]) | (problem.live[targets] & self.affords(groups))
+        some = np.flatnonzero(allowed & (targets != self.bin[groups]))
+        loads, goals = problem.loads[groups[some]], targets[some]
+        fits = ((self.totals[goals] + loads <= problem.limit[goals]) | (loads == 0)).all(axis=1)
+        return int(some[np.argmax(fits)]) if fits.any() else len(groups)
 
     def _affords(self, group: int) -> bool:
         """Return what `affords` does, for one group."""
