@@ -28,8 +28,9 @@ import numpy as np
 
 from dask_elastic.planning.matching import best_columns
 from dask_elastic.planning.placement.check import approach, settle
+from dask_elastic.planning.placement.correlated_sets import split
 from dask_elastic.planning.placement.draft import Draft
-from dask_elastic.planning.placement.problem import Floats, Ints, Mask, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number, is_whole
@@ -131,84 +132,6 @@ class Correlation:
             else:
                 draft.move(group, source)
         return draft.bin
-
-
-def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> Ints:
-    """Split groups into sets so that correlated groups are separated.
-
-    Parameters
-    ----------
-    series : array of float, windows × groups
-        The load of each group in each window.
-    sets : int
-        The number of sets; fewer if there are fewer groups.
-    threshold : float
-        The correlation from which a group leaves the set of the chosen group.
-    exact : bool
-        Use products in place of covariances; then the most related leave, up to half of the load of their set.
-
-    Returns
-    -------
-    array of int
-        The set of each group.
-
-    Notes
-    -----
-    ELB/CLB, Algorithm 2. Among equal contributions the group in the heavier set is chosen, then the lighter group, then
-    the first.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> split(np.array([[1.0, 2, 9], [3, 6, 2], [1, 2, 8]]), sets=2, threshold=0.5).tolist()
-    [0, 1, 0]
-    """
-    centred = series if exact else series - series.mean(axis=0)
-    product = centred.T @ centred / len(series)
-    scale = np.sqrt(np.diag(product))
-    scale[scale <= 1e-12 * float(series.max(initial=0))] = np.inf
-    similarity = product / scale[:, None] / scale[None, :]
-    related = similarity >= threshold
-    # A group of constant load is correlated with no other, even at a threshold of 0.
-    related &= np.isfinite(scale)[:, None] & np.isfinite(scale)[None, :]
-    np.fill_diagonal(related, False)
-    pull = np.where(related, product, 0.0)
-    size = series.sum(axis=0)
-    label = np.zeros(len(size), dtype=np.int64)
-    contribution = pull.sum(axis=1)
-    for made in range(1, min(sets, len(size))):
-        chosen = _most_related(label, contribution, size)
-        members = label == label[chosen]
-        leaving = members & related[chosen]
-        if not leaving.any():
-            members[chosen] = False
-            leaving[np.argmax(np.where(members, size, -np.inf))] = True
-        elif exact:
-            leaving = _most_similar(leaving, similarity[chosen], size, float(size[members].sum()) / 2)
-        touched = np.flatnonzero(label == label[chosen])
-        label[leaving] = made
-        same = label[touched][:, None] == label[touched][None, :]
-        contribution[touched] = (pull[np.ix_(touched, touched)] * same).sum(axis=1)
-    return label
-
-
-def _most_related(label: Ints, contribution: Floats, size: Floats) -> int:
-    """Return the group with the greatest contribution among the sets of two or more."""
-    count, load = np.bincount(label), np.bincount(label, size)
-    # Two groups that are related only to each other contribute the same up to rounding.
-    most = float(contribution.max(initial=0)) or 1.0
-    rank = np.lexsort((np.arange(len(label)), size, -load[label], -np.round(contribution / most, 9)))
-    return int(next(group for group in rank.tolist() if count[label[group]] > 1))
-
-
-def _most_similar(leaving: Mask, similarity: Floats, size: Floats, most: float) -> Mask:
-    """Return the groups that leave: most similar first, then heaviest; at least one, up to a total load of `most`."""
-    groups = np.flatnonzero(leaving)
-    order = groups[np.lexsort((-size[groups], -np.round(similarity[groups], 9)))]
-    count = max(int(np.searchsorted(np.cumsum(size[order]), most, side="right")), 1)
-    some: Mask = np.zeros(len(leaving), dtype=np.bool_)
-    some[order[:count]] = True
-    return some
 
 
 def match(problem: PlacementProblem, label: Ints, bin: Ints, drawn: Floats | None = None) -> Ints:
