@@ -62,14 +62,16 @@ class KeptState:
         sums = np.append(0.0, np.cumsum(state))
         positions = np.arange(len(sums))[:, None]
         # The first bound at each position or after it, positions × sources.
-        at = (sources.T[None, :, :] < positions[:, :, None]).sum(axis=1)
+        if len(sources) == 1:
+            at = np.searchsorted(sources[0], positions)
+        else:
+            at = (sources.T[None, :, :] < positions[:, :, None]).sum(axis=1)
         source = np.arange(len(sources))[None, :]
         between = sources[source, at] != positions
         above = sums[sources[source, at]]
         below = sums[np.where(between, sources[source, at - 1], positions)]
         last = at - between
-        largest = _largest(np.diff(sums[sources], axis=1))
-        inside = largest[source, at[start], last[end]]
+        inside = _largest(np.diff(sums[sources], axis=1), source, at[start], last[end])
         head, tail = above[start] - sums[start][:, None], sums[end][:, None] - below[end]
         within = (at[start] == at[end]) & between[end]
         whole = (sums[end] - sums[start])[:, None]
@@ -78,11 +80,19 @@ class KeptState:
         return cls(free, any_)
 
 
-def _largest(sizes: Floats) -> Floats:
-    """Return the largest of each row's sizes from one number up to below another, 0 where there are none."""
-    sources, count = sizes.shape
-    numbers = np.arange(count)
-    spread = np.where(numbers[:, None] <= numbers[None, :], sizes[:, None, :], 0.0)
-    table = np.zeros((sources, count + 1, count + 1))
-    table[:, :count, 1:] = np.maximum.accumulate(spread, axis=2)
-    return table
+def _largest(sizes: Floats, row: Ints, begin: Ints, end: Ints) -> Floats:
+    """Return the largest of a row's sizes from one number up to below another, 0 where there are none."""
+    length = np.maximum(end - begin, 0)
+    most = int(length.max(initial=1))
+    # Of all spans whose length is a power of two; any other one is covered by two of them.
+    spans = [sizes]
+    while 2 ** len(spans) <= most:
+        half, whole = 2 ** (len(spans) - 1), spans[-1].copy()
+        whole[:, :-half] = np.maximum(whole[:, :-half], spans[-1][:, half:])
+        spans.append(whole)
+    table = np.stack(spans)
+    level = np.frexp(np.maximum(length, 1))[1] - 1
+    first = np.minimum(begin, sizes.shape[1] - 1)
+    second = np.clip(end - (1 << level), 0, sizes.shape[1] - 1)
+    found: Floats = np.where(length > 0, np.maximum(table[level, row, first], table[level, row, second]), 0.0)
+    return found

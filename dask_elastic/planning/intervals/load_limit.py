@@ -99,12 +99,36 @@ def fewest_intervals(ends: Ints) -> Ints:
     >>> fewest_intervals(np.array([2, 2, 3, 3])).tolist()
     [2, 2, 1, 0]
     """
-    tasks = len(ends) - 1
-    fewest = np.zeros(tasks + 1, dtype=np.int64)
+    tasks, furthest = len(ends) - 1, ends.tolist()
+    fewest = [0] * (tasks + 1)
     for position in range(tasks - 1, -1, -1):
-        end = ends[position]
+        end = furthest[position]
         fewest[position] = min(fewest[end] + 1, _NEVER) if end > position else _NEVER
-    return fewest
+    return np.array(fewest, dtype=np.int64)
+
+
+def suffice(ends: Ints, count: int) -> bool:
+    """Return whether some number of intervals can hold all tasks.
+
+    Parameters
+    ----------
+    ends : array of int
+        The result of `reach`.
+    count : int
+        The number of intervals.
+
+    Examples
+    --------
+    >>> suffice(np.array([2, 2, 3, 3]), 1), suffice(np.array([2, 2, 3, 3]), 2)
+    (False, True)
+    """
+    furthest, position = ends.tolist(), 0
+    for _ in range(count):
+        end = furthest[position]
+        if end == position:
+            break
+        position = end
+    return bool(position == len(furthest) - 1)
 
 
 def least_tau(load: ArrayLike, nodes: int) -> float:
@@ -146,7 +170,7 @@ def least_tau(load: ArrayLike, nodes: int) -> float:
         middle = (low + high) / 2
         if middle in (low, high):  # adjacent floats, or loads so small that the slack is 0
             break
-        fits = fewest_intervals(reach(loads, middle))[0] <= nodes
+        fits = suffice(reach(loads, middle), nodes)
         low, high = (low, middle) if fits else (middle, high)
     return max(_greatest(loads, reach(loads, high)) / mean - 1.0, 0.0)
 
@@ -182,8 +206,8 @@ def check_feasible(load: Floats, nodes: int, tau: float, allow_empty: bool, wher
             "or split the task.",
         )
     ends = reach(load, limit)
-    fewest = int(fewest_intervals(ends)[0])
-    if fewest > nodes:
+    if not suffice(ends, nodes):
+        fewest = int(fewest_intervals(ends)[0])
         stuck = 0
         for _ in range(nodes):
             stuck = int(ends[stuck])

@@ -25,7 +25,14 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.planning.intervals.kept_state import ANY, FREE, KeptState
-from dask_elastic.planning.intervals.load_limit import check_feasible, checked_nodes, checked_tau, load_limit, reach
+from dask_elastic.planning.intervals.load_limit import (
+    check_feasible,
+    checked_nodes,
+    checked_tau,
+    fewest_intervals,
+    load_limit,
+    reach,
+)
 from dask_elastic.planning.intervals.plan import IntervalPlan, assign, bounds_of, checked_intervals, checked_tasks
 
 
@@ -85,21 +92,23 @@ def single_step(
     before = checked_intervals(intervals, len(loads))
     count = checked_nodes(nodes)
     check_feasible(loads, count, checked_tau(tau), allow_empty)
-    steps = _Steps.of(state, bounds_of(before), reach(loads, load_limit(loads, count, tau)))
-    return assign(state, before, _best_bounds(steps, len(loads), count, allow_empty), count)
+    furthest = reach(loads, load_limit(loads, count, tau))
+    steps = _Steps.of(state, bounds_of(before), furthest)
+    return assign(state, before, _best_bounds(steps, furthest, count, allow_empty), count)
 
 
 @dataclass(frozen=True)
 class _Steps:
     """Every interval within the limit, grouped by end, and the state that each keeps.
 
-    `start` is the start of each; `ends` are the ends that have intervals, and `first` their first interval.
+    `start` is the start of each; `ends` are the ends that have intervals, and `first` their first interval. `keeps` is
+    the state kept, by the states of the end and of the start.
     """
 
     start: Ints
     ends: Ints
     first: Ints
-    kept: KeptState
+    keeps: Floats
 
     @classmethod
     def of(cls, state: Floats, bounds: Ints, furthest: Ints) -> _Steps:
@@ -110,39 +119,79 @@ class _Steps:
         first = np.cumsum(counts) - counts
         start = np.arange(int(counts.sum())) + np.repeat(lowest - first, counts)
         kept = KeptState.of(state, bounds[None, :], start, np.repeat(positions, counts))
-        return cls(start, positions[counts > 0], first[counts > 0], kept)
-
-    def keeps(self, row: int) -> Floats:
-        """Return the state kept, by the state of the start, for one state of the end."""
-        return (self.kept.free if row == FREE else self.kept.any)[:, :, 0]
+        assert (FREE, ANY) == (0, 1), "the order of the table"
+        return cls(start, positions[counts > 0], first[counts > 0], np.stack([kept.free[:, :, 0], kept.any[:, :, 0]]))
 
 
-def _best_bounds(steps: _Steps, tasks: int, nodes: int, allow_empty: bool) -> Ints:
+def _best_bounds(steps: _Steps, furthest: Ints, nodes: int, allow_empty: bool) -> Ints:
     """Return the bounds of the intervals that keep most state; empty ones are left out."""
-    kept = np.full((nodes + 1, 2, tasks + 1), -np.inf)
-    kept[0, :, 0] = 0.0
+    table = _Table(steps, furthest, nodes)
     for count in range(1, nodes + 1):
-        before = kept[count - 1][:, steps.start]
-        for row in (FREE, ANY):
-            best = np.maximum.reduceat(before + steps.keeps(row), steps.first, axis=1)
-            kept[count, row, steps.ends] = best.max(axis=0)
+        table.fill(count, allow_empty)
+    return _traced(steps, table)
+
+
+class _Table:
+    """The most state kept, by the number of intervals so far, the state of their end, and the end.
+
+    Of each number of intervals it has the ends that so many can reach, and from which those that are left reach the
+    last task. All others are no part of an answer.
+    """
+
+    def __init__(self, steps: _Steps, furthest: Ints, nodes: int):
+        self.steps, self.tasks, self.nodes = steps, len(furthest) - 1, nodes
+        fewest = fewest_intervals(furthest)
+        self.low = self.tasks + 1 - np.searchsorted(fewest[::-1], np.arange(nodes, -1, -1), side="right")
+        high, reached = np.zeros(nodes + 1, dtype=np.int64), furthest.tolist()
+        for count in range(1, nodes + 1):
+            high[count] = reached[high[count - 1]]
+        # The last column is never filled: it stands for all starts before the first.
+        width = int((high - np.append(0, self.low[:-1])).max()) + 2
+        self.kept = np.full((nodes + 1, 2, width), -np.inf)
+        self.kept[0, :, 0] = 0.0
+        self._begins = np.searchsorted(steps.ends, self.low)
+        self._ends = np.searchsorted(steps.ends, high, side="right")
+        self._segments = np.append(steps.first, len(steps.start))
+
+    def fill(self, count: int, allow_empty: bool) -> None:
+        """Fill in the ends of one more interval."""
+        low, earlier, shift = int(self.low[count]), self.kept[count - 1], int(self.low[count] - self.low[count - 1])
+        begin, end = self._begins[count], self._ends[count]
+        if begin < end:
+            pairs = slice(self._segments[begin], self._segments[end])
+            before = self._at(count - 1, self.steps.start[pairs])
+            found = before + self.steps.keeps[:, :, pairs]
+            best = np.maximum.reduceat(found, self.steps.first[begin:end] - pairs.start, axis=2).max(axis=1)
+            self.kept[count][:, self.steps.ends[begin:end] - low] = best
         if allow_empty:
-            np.maximum(kept[count], kept[count - 1], out=kept[count])
-    return _traced(steps, kept)
+            now = self.kept[count][:, : earlier.shape[1] - shift]
+            np.maximum(now, earlier[:, shift:], out=now)
+
+    def options(self, count: int, starts: Ints) -> Floats:
+        """Return the state kept before an interval, for each state and each start of it."""
+        return self._at(count - 1, starts)
+
+    def value(self, count: int, row: int, end: int) -> float:
+        """Return one value."""
+        return float(self.kept[count, row, end - self.low[count]])
+
+    def _at(self, count: int, starts: Ints) -> Floats:
+        found: Floats = self.kept[count].take(np.maximum(starts - self.low[count], -1), axis=1, mode="wrap")
+        return found
 
 
-def _traced(steps: _Steps, kept: Floats) -> Ints:
+def _traced(steps: _Steps, table: _Table) -> Ints:
     """Return the bounds that lead to the last value of a table."""
-    count, row, end = len(kept) - 1, ANY, kept.shape[2] - 1
+    count, row, end = table.nodes, ANY, table.tasks
     bounds = [end]
     segments = np.append(steps.first, len(steps.start))
     while end > 0:
         segment = int(np.searchsorted(steps.ends, end))
         span = slice(segments[segment], segments[segment + 1])
-        options = kept[count - 1][:, steps.start[span]] + steps.keeps(row)[:, span]
+        options = table.options(count, steps.start[span]) + steps.keeps[row, :, span]
         at = int(np.argmax(options))
         # A value that fewer intervals reach too is taken from there.
-        if options.flat[at] == kept[count, row, end]:
+        if options.flat[at] == table.value(count, row, end):
             row, place = divmod(at, options.shape[1])
             end = int(steps.start[span][place])
             bounds.append(end)
