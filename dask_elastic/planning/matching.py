@@ -3,9 +3,9 @@
 Goal
     Sets of groups go to the bins, and intervals of tasks to the nodes, where most of their state is.
 Heuristic
-    None for the pairs that are worth something: an exact matching of the sparse graph. Rows without such a pair take the
-    columns that are left, the first of an order with the first of another one. Of few or dense pairs the whole table is
-    solved, where these orders are a small worth of each pair.
+    None for the pairs that are worth something: an exact matching of the sparse graph. Rows without such a pair take
+    the columns that are left, the first of an order with the first of another one. Of few or dense pairs the whole
+    table is solved, where these orders are a small worth of each pair.
 Not done
     Warm starts: a matching of a thousand rows takes some milliseconds.
 

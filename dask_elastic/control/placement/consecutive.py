@@ -25,6 +25,7 @@ from dask_elastic.control.placement.choices import kind_of_placement, planner_na
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints
 from dask_elastic.planning.intervals.load_limit import least_tau
+from dask_elastic.planning.intervals.partitionings import listable
 from dask_elastic.planning.intervals.plan import IntervalPlan
 from dask_elastic.planning.intervals.problem import IntervalProblem, SequenceProblem
 from dask_elastic.planning.intervals.transition_matrix import transition_matrix
@@ -151,8 +152,9 @@ def _plan(
         following = [max(row, key=lambda after: (row[after], -after)) for row in (matrix.get(nodes, {}),) if row]
         counts = [nodes, *following]
         taus = [_tau(loads, count, settings) for count in counts]
-        first: IntervalPlan = planner(name).plan(SequenceProblem(loads, state, before, counts, taus))[0]
-        return first
+        if following and all(listable(loads, *step, allow_empty=True) for step in zip(counts, taus, strict=True)):
+            first: IntervalPlan = planner(name).plan(SequenceProblem(loads, state, before, counts, taus))[0]
+            return first
     problem = IntervalProblem(loads, state, before, nodes, tau)
     if name == "transition-aware" and nodes in matrix:
         counts = sorted({nodes, *matrix, *(after for row in matrix.values() for after in row)})
@@ -165,7 +167,8 @@ def _plan(
                 IntervalProblem(loads, state, before, nodes, wide)
             )
             return aware
-    # Without a known change of the number of nodes, the next migration is as good as any other.
+    # Without a known change of the number of nodes, the next migration is as good as any other. Where there
+    # are too many partitionings to look ahead, the next migration is the best that is known.
     single: IntervalPlan = planner("single-step").plan(problem)
     return single
 

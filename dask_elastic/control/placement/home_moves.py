@@ -19,11 +19,13 @@ import numpy as np
 
 from dask_elastic.control.placement.executors import RESOURCES, PlacedExecutors
 from dask_elastic.control.placement.move_rates import MoveRates
+from dask_elastic.control.placement.neighbours import Neighbours
 from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.placement.strategies import MoveSite, NodeLoad, cheapest, strategy_costs
+from dask_elastic.control.placement.whole_plan import whole_plan
 from dask_elastic.planning.new_home import SlotUse, following_cores
-from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement, PlacementProblem
+from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement
 from dask_elastic.vocab.plan import HOME, LABELLED, NONE, HomeMove
 
 ORDERED = 64
@@ -84,21 +86,34 @@ def home_moves(
         that they sum to the gain of all.
     """
     rates = rates or MoveRates(settings.handover, settings.transfer)
-    chosen, order = _chosen(placed, placement, _Choice(placed, settings, rates, purpose, horizon))
-    if order.overfull():
+    left = _in_order(placed, placement.bin)
+    for reason in (purpose, Purpose.ORDER):
+        choice = _Choice(placed, settings, rates, reason, horizon)
+        if reason is Purpose.ORDER and len(left) > ORDERED:
+            moves, distance = whole_plan(placed, placement.bin, left, rates, choice.horizon, settings.bandwidth)
+            bin = placed.problem.current.copy()
+            bin[left] = placement.bin[left]
+            return ChosenMoves(moves, (), distance, bin)
+        chosen, order = _chosen(placement, choice, left.tolist())
         # What stays, or leaves its state, takes the room that others count on: only the whole plan is known to fit.
-        chosen, order = _chosen(placed, placement, _Choice(placed, settings, rates, Purpose.ORDER, horizon))
-    moves, kept = (tuple(one for one in chosen if (one.strategy == NONE) is stays) for stays in (False, True))
-    return ChosenMoves(moves, kept, order.distance, order.bin)
+        if not order.overfull():
+            break
+    made, kept = (tuple(one for one in chosen if (one.strategy == NONE) is stays) for stays in (False, True))
+    return ChosenMoves(made, kept, order.distance, order.bin)
 
 
-def _chosen(placed: PlacedExecutors, placement: Placement, choice: _Choice) -> tuple[list[HomeMove], _Order]:
-    """Return the moves to a placement in their order, and what they lead to."""
+def _in_order(placed: PlacedExecutors, bin: Ints) -> Ints:
+    """Return the executors of the job that a placement moves; many of them by load, from retiring nodes first."""
     problem, own = placed.problem, len(placed.executors)
-    left = np.flatnonzero(placement.bin[:own] != problem.current[:own]).tolist()
-    if len(left) > ORDERED:
-        left.sort(key=lambda group: (not problem.draining[problem.current[group]], -problem.weight[group], group))
-    order = _Order(placed)
+    moving: Ints = np.flatnonzero(bin[:own] != problem.current[:own])
+    if len(moving) <= ORDERED:
+        return moving
+    return moving[np.lexsort((-problem.weight[moving], ~problem.draining[problem.current[moving]]))]
+
+
+def _chosen(placement: Placement, choice: _Choice, left: list[int]) -> tuple[list[HomeMove], _Order]:
+    """Return the moves to a placement in their order, and what they lead to."""
+    order = _Order(choice.placed)
     found: list[HomeMove] = []
     by_gain = len(left) <= ORDERED
     while left:
@@ -180,7 +195,7 @@ class _Order:
         self.rows = np.bincount(self.bin, placed.rows, problem.bins)
         self.taken = np.zeros(problem.bins, dtype=np.int64)
         self.distance = self._distance(self.shares)
-        self.neighbours = _Neighbours(problem)
+        self.neighbours = Neighbours(problem)
 
     def rank(self, group: int, target: int) -> tuple[bool, float, float]:
         """Return the place of a move in the order: from retiring nodes first, then by distance, then by traffic."""
@@ -251,23 +266,3 @@ class _Order:
         others, rates = self.neighbours.of(group)
         places = self.bin[others]
         return float(rates[places == target].sum() - rates[places == self.bin[group]].sum())
-
-
-class _Neighbours:
-    """The groups with which each group communicates, and the bytes per second of each."""
-
-    def __init__(self, problem: PlacementProblem):
-        pairs = problem.traffic.tocoo()
-        apart = pairs.row != pairs.col
-        ends, others = (
-            np.concatenate((first[apart], second[apart]))
-            for first, second in ((pairs.row, pairs.col), (pairs.col, pairs.row))
-        )
-        order = np.argsort(ends, kind="stable")
-        self._others = others[order]
-        self._rates = np.concatenate((pairs.data[apart],) * 2)[order]
-        self._begins = np.searchsorted(ends[order], np.arange(problem.groups + 1))
-
-    def of(self, group: int) -> tuple[Ints, Floats]:
-        part = slice(self._begins[group], self._begins[group + 1])
-        return self._others[part], self._rates[part]

@@ -20,8 +20,11 @@ shards are chosen by the same unit: `dask_elastic.migration.choice`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.vocab.plan import HOME, LABELLED, NONE, StrategyCost
@@ -69,14 +72,7 @@ class NodeLoad:
         >>> round(NodeLoad(busy=8.0, capacity=4.0, rows=1e3).waiting(2.0))
         1304
         """
-        stable = min(self.use, _FULL)
-        steady = seconds * self.busy * stable / (1 - stable)
-        # What does not fit queues, and the queue grows.
-        return steady + self.rows * max(1 - 1 / self.use, 0.0) * seconds**2 / 2 if self.use > 1 else steady
-
-    def changed(self, busy: float, rows: float) -> NodeLoad:
-        """Return the load with more busy cores, or fewer if negative, and their rows."""
-        return NodeLoad(max(self.busy + busy, 0.0), self.capacity, max(self.rows + rows, 0.0))
+        return float(_waiting(self.busy, self.capacity, self.rows, seconds))
 
 
 @dataclass(frozen=True)
@@ -154,26 +150,80 @@ def strategy_costs(
     """
     state = float(executor.state_bytes)
     shards = len(executor.shard_load) if executor.shard_load is not None and len(executor.shard_load) else 1
-    shard_pause, pause = rates.shard_pause(state / shards), rates.pause(state)
-    crossing = executor.bytes_in + executor.bytes_out
-    more = site.target.changed(site.busy, site.rows)
-    now = site.source.waiting(horizon) + site.target.waiting(horizon)
-    then = site.source.changed(-site.busy, -site.rows).waiting(horizon) + more.waiting(horizon)
-
-    away = horizon * site.rows * rates.hop
-
-    def cost(strategy: str, waiting: float, moved: float, pause: float, traffic: float, allowed: bool) -> StrategyCost:
-        # Each byte lets its row wait for the time that it takes.
-        whole = waiting + _paused(site.rows, pause, more.use, horizon) + horizon * traffic / bandwidth
-        return StrategyCost(strategy, whole, moved, pause, traffic, allowed)
-
-    kept, added = max(saved_traffic, 0.0), max(-saved_traffic, 0.0)
-    follows = site.cores_follow
-    return (
-        cost(NONE, now, 0.0, 0.0, kept, site.stay_allowed),
-        cost(LABELLED, then + away, state, shard_pause, kept + crossing, site.shards_allowed),
-        cost(HOME, then if follows else now + away, state, pause, added + (0.0 if follows else crossing), True),
+    pauses = 0.0, rates.shard_pause(state / shards), rates.pause(state)
+    traffic = traffic_of(saved_traffic, executor.bytes_in + executor.bytes_out, site.cores_follow)
+    old, new = ((one.busy, one.capacity, one.rows) for one in (site.source, site.target))
+    moved, follows = (site.busy, site.rows), site.cores_follow
+    waiting = row_seconds(old, new, moved, pauses, traffic, follows, rates.hop, horizon, bandwidth)
+    allowed = site.stay_allowed, site.shards_allowed, True
+    return tuple(
+        StrategyCost(
+            STRATEGIES[at], float(waiting[at]), state if at else 0.0, pauses[at], float(traffic[at]), allowed[at]
+        )
+        for at in range(len(STRATEGIES))
     )
+
+
+Amount: TypeAlias = Any
+"""A number, or an array with one for each of several moves."""
+
+
+def traffic_of(saved: Amount, crossing: Amount, follows: Amount) -> tuple[Amount, Amount, Amount]:
+    """Return the bytes per second between nodes that another strategy would save, for each of `STRATEGIES`.
+
+    Parameters
+    ----------
+    saved : float or array of float
+        What the new home saves; negative where it adds some.
+    crossing : float or array of float
+        Inputs and outputs of the executor.
+    follows : bool or array of bool
+        Whether cores follow the home.
+    """
+    kept, added = np.maximum(saved, 0.0), np.maximum(-saved, 0.0)
+    return kept, kept + crossing, added + np.where(follows, 0.0, crossing)
+
+
+def row_seconds(
+    source: tuple[Amount, Amount, Amount],
+    target: tuple[Amount, Amount, Amount],
+    moved: tuple[Amount, Amount],
+    pauses: Sequence[Amount],
+    traffic: Sequence[Amount],
+    follows: Amount,
+    hop: float,
+    horizon: float,
+    bandwidth: float,
+) -> list[Amount]:
+    """Return the row-seconds for which rows wait with each of `STRATEGIES`, of one move or of several at once.
+
+    Parameters
+    ----------
+    source, target : tuple
+        Busy cores, cores and rows per second of the old and the new node, before the move.
+    moved : tuple
+        Busy cores and rows per second of the executor.
+    pauses, traffic : sequence
+        Seconds of the pause, and bytes per second between nodes, of each strategy.
+    follows : bool or array of bool
+        Whether cores follow the home.
+    hop, horizon, bandwidth : float
+        Seconds of a round trip; seconds for which the placement lasts; bytes per second between two nodes.
+    """
+    busy, rows = moved
+    more = np.maximum(target[0] + busy, 0.0), target[1], np.maximum(target[2] + rows, 0.0)
+    less = np.maximum(source[0] - busy, 0.0), source[1], np.maximum(source[2] - rows, 0.0)
+    now = _waiting(*source, horizon) + _waiting(*target, horizon)
+    then = _waiting(*less, horizon) + _waiting(*more, horizon)
+    away = horizon * rows * hop
+    use = more[0] / more[1]
+    # Each byte lets its row wait for the time that it takes.
+    return [
+        waits + _paused(rows, pause, use, horizon) + horizon * crosses / bandwidth
+        for waits, pause, crosses in zip(
+            (now, then + away, np.where(follows, then, now + away)), pauses, traffic, strict=True
+        )
+    ]
 
 
 def cheapest(costs: Iterable[StrategyCost]) -> StrategyCost:
@@ -192,6 +242,15 @@ def cheapest(costs: Iterable[StrategyCost]) -> StrategyCost:
     return min((one for one in costs if one.allowed), key=lambda one: (one.waiting, _PREFERRED.index(one.strategy)))
 
 
-def _paused(rows: float, pause: float, use: float, horizon: float) -> float:
+def _waiting(busy: Amount, capacity: Amount, rows: Amount, seconds: float) -> Amount:
+    """Return the row-seconds for which rows wait on a node for their turn within some seconds."""
+    use = busy / capacity
+    stable = np.minimum(use, _FULL)
+    # What does not fit queues, and the queue grows.
+    queued = rows * (1 - 1 / np.maximum(use, 1.0)) * seconds**2 / 2
+    return seconds * busy * stable / (1 - stable) + queued
+
+
+def _paused(rows: Amount, pause: Amount, use: Amount, horizon: float) -> Amount:
     """Return the row-seconds for which rows wait because of a pause, including those that queue behind it."""
-    return rows * min(pause**2 / (2 * (1 - min(use, _FULL))), (pause + horizon / 2) * horizon)
+    return rows * np.minimum(pause**2 / (2 * (1 - np.minimum(use, _FULL))), (pause + horizon / 2) * horizon)

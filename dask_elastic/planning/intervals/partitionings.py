@@ -16,6 +16,7 @@ empty ones is one of fewer intervals here. The best matching is found interval b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -243,7 +244,7 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     ends = reach(load, load_limit(load, nodes, tau))
     fewest = fewest_intervals(ends)
     counts = range(min(nodes, len(load)), int(fewest[0]) - 1 if allow_empty else nodes - 1, -1)
-    many = sum(_number(ends, count) for count in counts)
+    many = _at_least(ends, counts)
     if many > MOST:
         raise PlanningError(
             f"{len(load)} tasks have {many:.3g} partitionings for {nodes} nodes with tau {tau!r}: at most "
@@ -252,12 +253,42 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     return [_listed(ends, fewest, count) for count in counts]
 
 
+def listable(load: Floats, nodes: int, tau: float, allow_empty: bool) -> bool:
+    """Return whether `partitionings` can list the partitionings of a problem that has some.
+
+    Parameters
+    ----------
+    load, nodes, tau, allow_empty
+        As for `partitionings`.
+
+    Examples
+    --------
+    >>> listable(np.ones(4), 3, 0.5, True), listable(np.ones(400), 30, 0.5, True)
+    (True, False)
+    """
+    ends = reach(load, load_limit(load, nodes, tau))
+    least = int(fewest_intervals(ends)[0]) if allow_empty else nodes
+    return _at_least(ends, range(min(nodes, len(load)), least - 1, -1)) <= MOST
+
+
+def _at_least(ends: Ints, counts: range) -> float:
+    """Return the number of partitionings into these numbers of intervals, or a part of it above `MOST`."""
+    many = 0.0
+    for count in counts:
+        many += _number(ends, count)
+        if many > MOST:
+            break
+    return many
+
+
 def _number(ends: Ints, count: int) -> float:
-    """Return the number of partitionings into `count` intervals."""
+    """Return the number of partitionings into `count` intervals; infinite where it is too large for a float."""
     tasks = len(ends) - 1
     ways = np.append(np.zeros(tasks), 1.0)
     for _ in range(count):
         sums = np.append(np.cumsum(ways), 0.0)
+        if not math.isfinite(sums[-2]):
+            return math.inf
         ways = np.append(sums[ends[:-1]] - sums[np.arange(tasks)], 0.0)
     return float(ways[0])
 

@@ -59,6 +59,8 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
     [0, 1, 0]
     """
     label = np.zeros(series.shape[1], dtype=np.int64)
+    if not len(label):
+        return label
     count = min(sets, len(label))
     splitter = Splitter(Relations(series if exact else series - series.mean(axis=0), series, threshold), exact)
     for made in range(1, count):
@@ -258,7 +260,8 @@ class Relations:
         mean = self._units.sum(axis=0)
         length = float(np.sqrt((mean**2).sum()))
         if length == 0:
-            return ~self._varies
+            none: Mask = ~self._varies
+            return none
         widest = math.cos(math.acos(self._threshold) / 2)
         result: Mask = ~self._varies | (self._units @ (mean / length) >= widest + 1e-9)
         return result

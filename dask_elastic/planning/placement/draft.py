@@ -10,7 +10,6 @@ import numpy as np
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints, Mask
 from dask_elastic.planning.placement.problem import PlacementProblem
 
-
 _FEW = 16
 """Up to so many groups are looked at one by one."""
 

@@ -87,13 +87,16 @@ class Redist:
         wanted[heavy] = -1
         shares, now = problem.shares(wanted), problem.shares(problem.current)
         most = self.threshold * problem.mean * (1 + SLACK)
-        for group in heavy.tolist():
-            after = shares + problem.weight[group] / problem.strength
-            target = int(problem.current[group])
-            if target < 0 or problem.draining[target] or after[target] > most:
+        strength, live = problem.strength.tolist(), problem.live.tolist()
+        for group, weight, home in zip(
+            heavy.tolist(), problem.weight[heavy].tolist(), problem.current[heavy].tolist(), strict=True
+        ):
+            target = home
+            if home < 0 or not live[home] or shares[home] + weight / strength[home] > most:
+                after = np.where(problem.live, shares + weight / problem.strength, np.inf)
                 # Among bins of equal load, such as empty ones, its own wins, then the least loaded now.
-                other = np.arange(problem.bins) != target
-                target = int(np.lexsort((now, other, np.where(problem.live, after, np.inf)))[0])
+                least = np.flatnonzero(after == after.min()).tolist()
+                target = min(least, key=lambda bin: (bin != home, now[bin], bin))
             wanted[group] = target
-            shares[target] = after[target]
+            shares[target] += weight / strength[target]
         return wanted
