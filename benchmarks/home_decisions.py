@@ -3,8 +3,9 @@
 Prints one JSON line per placement: milliseconds of CPU of a decision that finds homes to move, of those that follow
 where a plan gained too little, and of taking a snapshot between two decisions; the moves. The cluster has eight slots
 per node, and three executors for each node, of which half communicate with 16 others each; loads change slightly every
-second. `decision_ms` is the median of some decisions, without the first one, which imports solvers. Then one line per
-placement with the delays of an event loop while decisions run back to back in a thread beside it, as in the scheduler,
+second. `decision_ms` is the median of some decisions, after one that imports solvers. Placements where each node has
+consecutive executors have two lines: homes that are not consecutive are placed anew, the others by the planner. Then one
+line per placement with the delays of an event loop while decisions run back to back in a thread beside it, as in the scheduler,
 and without them, which shows the machine's share; and the longest garbage collection meanwhile.
 
     python benchmarks/home_decisions.py [--nodes 1000] [--periods 5] [--placements flux,albic] [--wakes 1500]
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 from decision import Collections, lateness
 
-from dask_elastic.control.placement.choices import ALIASES, PLACEMENTS, SPREAD
+from dask_elastic.control.placement.choices import ALIASES, PLACEMENTS, SPREAD, kind_of_placement
 from dask_elastic.control.placement.loop import PlacementLoop
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.runtime.transport.switching import responsive
@@ -44,13 +45,17 @@ class Cluster:
     ----------
     nodes : int
         The number of nodes.
+    consecutive : bool
+        Whether each node has consecutive executors; by default homes are random.
     """
 
-    def __init__(self, nodes: int, seed: int = 0):
+    def __init__(self, nodes: int, consecutive: bool = False, seed: int = 0):
         self.random = np.random.default_rng(seed)
         count = PER_NODE * nodes
         self.nodes = tuple(NodeSnapshot(f"tcp://n{i}:1", f"host{i // 2}", SLOTS, False, 2**34) for i in range(nodes))
         self.home = self.random.integers(nodes, size=count).tolist()
+        if consecutive:
+            self.home = (np.arange(count) // PER_NODE).tolist()
         self.load = self.random.uniform(0.1, 0.9, count)
         self.state = self.random.lognormal(14, 1, count).astype(int).tolist()
         self.first = count // 2
@@ -80,6 +85,7 @@ class Cluster:
 
 def decisions(cluster: Cluster, placement: str, periods: int) -> dict[str, Any]:
     """Measure decisions of a placement; its moves are not carried out, so that each plan begins anew."""
+    PlacementLoop(PlacementSettings()).decide(cluster.snapshot(0.0, placement))
     loop, spent, calm, ticks, moves = PlacementLoop(PlacementSettings()), [], [], [], 0
     # As the control loop does, so that those of a period are not freed by its decision.
     kept: deque[Snapshot] = deque(maxlen=KEPT)
@@ -101,7 +107,7 @@ def decisions(cluster: Cluster, placement: str, periods: int) -> dict[str, Any]:
         "placement": placement,
         "nodes": len(cluster.nodes),
         "executors": len(cluster.load),
-        "decision_ms": round(statistics.median(spent[1:] or spent), 1),
+        "decision_ms": round(statistics.median(spent), 1),
         "unchanged_ms": round(statistics.median(calm), 1) if calm else None,
         "snapshot_ms": round(statistics.median(ticks), 1),
         "moves": moves,
@@ -135,9 +141,11 @@ def event_loop(cluster: Cluster, placement: str, wakes: int) -> dict[str, Any]:
 
 def lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the lines of all placements."""
-    cluster = Cluster(options.nodes)
+    cluster, ordered = Cluster(options.nodes), Cluster(options.nodes, consecutive=True)
     for placement in options.placements.split(","):
         yield decisions(cluster, placement, options.periods)
+        if kind_of_placement(placement) != "placement":
+            yield decisions(ordered, placement, options.periods) | {"homes": "consecutive"}
     for placement in options.placements.split(","):
         if options.wakes:
             yield event_loop(cluster, placement, options.wakes)

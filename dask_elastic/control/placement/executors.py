@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_matrix
@@ -136,25 +138,31 @@ def placed_executors(
     pinned = np.array([*stay, *[True] * (len(groups) - len(stay))], dtype=np.bool_) & ~leaves
     known = all(snapshot.nodes[place].memory > 0 for place in nodes)
     columns = [0, 1, 2] if known else [0, 2]
-    factor = np.array([speed.get(snapshot.nodes[group.node].address, 1.0) for group in groups])
-    table = np.array([_row(group.load) for group in groups], dtype=np.float64).reshape(len(groups), len(RESOURCES))
-    table[:, 0] *= factor
+    factors = np.array([speed.get(snapshot.nodes[place].address, 1.0) for place in nodes])
+    needs = [group.load for group in groups]
+    table = np.array(
+        [[one.processor for one in needs], [one.memory for one in needs], [one.network for one in needs]],
+        dtype=np.float64,
+    ).T
+    table[:, 0] *= factors[current]
     capacity = np.array([_capacity(snapshot.nodes[place], speed, settings) for place in nodes], dtype=np.float64)
     # Each resource in shares of what the nodes have together, since bytes and cores differ by nine orders.
     whole = capacity.sum(axis=0) / 100
     table, capacity = table / whole, capacity / whole
-    earlier = [[period.get(group.name, _NONE).processor for group in groups] for period in history]
+    names = [group.name for group in groups]
+    earlier = [[one.processor if one else 0.0 for one in map(period.get, names)] for period in history]
     # Any state may leave a retiring node, one at a time at least.
-    leaving = [group.load.state_bytes for group, leaves_now in zip(groups, leaves, strict=True) if leaves_now]
+    state = np.array([one.state_bytes for one in needs], dtype=np.float64)
+    leaving = state[leaves].tolist()
     problem = PlacementProblem(
         table[:, columns],
         current,
         len(nodes),
-        state_bytes=[group.load.state_bytes for group in groups],
+        state_bytes=state,
         capacity=capacity[:, columns],
         draining=draining,
         traffic=_traffic(groups, len(job.executors)),
-        operator=_numbered([group.name.component for group in groups]),
+        operator=_numbered([name.component for name in names]),
         history=earlier or None,
         max_moves=settings.max_moves,
         max_cost=max([settings.budget_bytes, *leaving]),
@@ -169,7 +177,7 @@ def placed_executors(
         tuple(snapshot.nodes[place].address for place in nodes),
         tuple(map(_slots(snapshot).__getitem__, nodes)),
         tuple(RESOURCES[column] for column in columns),
-        np.array([group.load.rows for group in groups], dtype=np.float64),
+        np.array([one.rows for one in needs], dtype=np.float64),
         float(whole[0]),
     )
 
@@ -218,17 +226,13 @@ def at_home(executor: ExecutorSnapshot, home: int) -> ExecutorSnapshot:
 _NONE = ExecutorLoad()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Group:
     """An executor or an instance of a source, at its node."""
 
     name: ExecutorId
     node: int
-    given: ExecutorLoad | None
-
-    @property
-    def load(self) -> ExecutorLoad:
-        return self.given or _NONE
+    load: ExecutorLoad
 
 
 def _at_home(one: ExecutorSnapshot, name: ExecutorId, loads: JobLoads, retiring: bool) -> _Group:
@@ -236,7 +240,7 @@ def _at_home(one: ExecutorSnapshot, name: ExecutorId, loads: JobLoads, retiring:
     load = loads.get(one.executor)
     if load is not None and _apart(one, retiring):
         load = replace(load, processor=0.0, rows=0.0)
-    return _Group(name, one.home, load)
+    return _Group(name, one.home, load or _NONE)
 
 
 def _apart(one: ExecutorSnapshot, retiring: bool) -> bool:
@@ -261,7 +265,7 @@ def _tasks(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> 
 
 def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> list[_Group]:
     """Return the sources of a job and the executors of others, except on nodes that are retiring."""
-    found = [_Group(ExecutorId(one.component, one.index), one.node, None) for one in job.sources]
+    found = [_Group(ExecutorId(one.component, one.index), one.node, _NONE) for one in job.sources]
     for other in snapshot.jobs:
         if other is not job:
             found += [
@@ -272,10 +276,6 @@ def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads
         found += _tasks(other, loads[job_key(other)], snapshot.nodes)
     known = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
     return [group for group in found if group.node in known]
-
-
-def _row(load: ExecutorLoad) -> tuple[float, float, float]:
-    return load.processor, load.memory, load.network
 
 
 def _capacity(
@@ -295,24 +295,23 @@ def _slots(snapshot: Snapshot) -> list[SlotUse]:
     return [SlotUse(node.cores, taken) for node, taken in zip(snapshot.nodes, held, strict=True)]
 
 
+class _Places(dict[tuple[str, int], int]):
+    """The place of each group by name; −1 for origins that are not known, as on nodes that are retiring."""
+
+    def __missing__(self, name: tuple[str, int]) -> int:
+        return -1
+
+
 def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
-    places: dict[tuple[str, int], int] = {group.name: at for at, group in enumerate(groups)}
-    rows: list[int] = []
-    rates: list[float] = []
-    counts = []
-    # Origins that are not known, as on nodes that are retiring, have the place -1.
-    for group in groups[:own]:
-        single, summed = group.load.single, group.load.summed
-        if single:
-            rows += [places.get((component, index), -1) for component, index, _ in single]
-            rates += [rate for _, _, rate in single]
-        else:
-            rows += [places.get(origin, -1) for origin in summed]
-            rates += summed.values()
-        counts.append(len(single or summed))
-    row, columns = np.array(rows, dtype=np.int64), np.repeat(np.arange(own), counts)
+    places = _Places((group.name, at) for at, group in enumerate(groups))
+    loads = [group.load for group in groups[:own]]
+    parts = [load.single or [(*origin, rate) for origin, rate in load.summed.items()] for load in loads]
+    # Components, numbers and rates in turn: large clusters have many of them, and no object is made for any.
+    flat: list[Any] = list(chain.from_iterable(chain.from_iterable(parts)))
+    row = np.fromiter(map(places.__getitem__, zip(flat[::3], flat[1::3], strict=True)), np.int64, len(flat) // 3)
+    columns = np.repeat(np.arange(own), [len(part) for part in parts])
     known = row >= 0
-    entries = np.array(rates, dtype=np.float64)[known], (row[known], columns[known])
+    entries = np.array(flat[2::3], dtype=np.float64)[known], (row[known], columns[known])
     return coo_matrix(entries, shape=(len(groups), len(groups)))
 
 

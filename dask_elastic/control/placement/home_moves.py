@@ -113,7 +113,7 @@ def _in_order(placed: PlacedExecutors, bin: Ints) -> Ints:
 
 def _chosen(placement: Placement, choice: _Choice, left: list[int]) -> tuple[list[HomeMove], _Order]:
     """Return the moves to a placement in their order, and what they lead to."""
-    order = _Order(choice.placed)
+    order = _Order(choice.placed, np.array(left, dtype=np.int64))
     found: list[HomeMove] = []
     by_gain = len(left) <= ORDERED
     while left:
@@ -184,9 +184,11 @@ class _Order:
     ----------
     placed : PlacedExecutors
         The problem.
+    moving : array of int
+        The groups that may move.
     """
 
-    def __init__(self, placed: PlacedExecutors):
+    def __init__(self, placed: PlacedExecutors, moving: Ints):
         problem = placed.problem
         self.placed, self.problem = placed, problem
         self.bin = problem.current.copy()
@@ -195,7 +197,7 @@ class _Order:
         self.rows = np.bincount(self.bin, placed.rows, problem.bins)
         self.taken = np.zeros(problem.bins, dtype=np.int64)
         self.distance = self._distance(self.shares)
-        self.neighbours = Neighbours(problem)
+        self.neighbours = Neighbours(problem, moving)
 
     def rank(self, group: int, target: int) -> tuple[bool, float, float]:
         """Return the place of a move in the order: from retiring nodes first, then by distance, then by traffic."""

@@ -19,7 +19,7 @@ TRAFFIC_SAMPLES = 3
 """Snapshots of a period from which traffic is taken; each has the mean of two seconds."""
 
 
-@dataclass
+@dataclass(slots=True)
 class ExecutorLoad:
     """What one executor needs of its node.
 
@@ -123,9 +123,10 @@ def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:
 
 
 def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
+    arrivals, processed = executor.arrival_rate, executor.throughput
     load.snapshots += 1
     load.processor += busy_cores(executor)
-    load.rows += max(executor.arrival_rate, executor.throughput)
+    load.rows += arrivals if arrivals > processed else processed
     load.network += executor.bytes_in + executor.bytes_out
     load.memory = float(max(executor.state_bytes - executor.state_on_disk, 0))
     load.state_bytes = float(executor.state_bytes)
@@ -145,11 +146,14 @@ def _add_traffic(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
 
 def served_rates(snapshot: Snapshot) -> list[ServedRate]:
     """Return the service rates of executors that have all their cores at home, as hints at the speed of nodes."""
-    return [
-        ServedRate(
-            (*job_key(job), one.executor.component), snapshot.nodes[one.home].address, one.service_rate, busy_cores(one)
-        )
-        for job in snapshot.jobs
-        for one in job.executors
-        if one.service_rate and set(one.cores) == {one.home}
-    ]
+    addresses = [node.address for node in snapshot.nodes]
+    found = []
+    for job in snapshot.jobs:
+        key = job_key(job)
+        operators = {name: (*key, name) for name in {one.executor.component for one in job.executors}}
+        found += [
+            ServedRate(operators[one.executor.component], addresses[one.home], one.service_rate, busy_cores(one))
+            for one in job.executors
+            if one.service_rate and len(one.cores) == 1 and one.home in one.cores
+        ]
+    return found

@@ -14,27 +14,29 @@ class Neighbours:
     ----------
     problem : PlacementProblem
         The groups and their traffic.
+    groups : array of int
+        Those whose neighbours are asked for.
 
     Examples
     --------
     >>> traffic = [[0, 3, 0], [0, 0, 2], [0, 0, 0]]
-    >>> neighbours = Neighbours(PlacementProblem([1, 1, 1], [0, 0, 0], 1, traffic=traffic))
+    >>> neighbours = Neighbours(PlacementProblem([1, 1, 1], [0, 0, 0], 1, traffic=traffic), np.array([2, 1]))
     >>> [part.tolist() for part in neighbours.of(1)]
     [[2, 0], [2.0, 3.0]]
     >>> [part.tolist() for part in neighbours.of_all(np.array([2, 1]))]
     [[0, 1, 1], [1, 2, 0], [2.0, 2.0, 3.0]]
     """
 
-    def __init__(self, problem: PlacementProblem):
+    def __init__(self, problem: PlacementProblem, groups: Ints):
         pairs = problem.traffic.tocoo()
+        asked = np.zeros(problem.groups, dtype=np.bool_)
+        asked[groups] = True
         apart = pairs.row != pairs.col
-        ends, others = (
-            np.concatenate((first[apart], second[apart]))
-            for first, second in ((pairs.row, pairs.col), (pairs.col, pairs.row))
-        )
+        away, back = apart & asked[pairs.row], apart & asked[pairs.col]
+        ends = np.concatenate((pairs.row[away], pairs.col[back]))
         order = np.argsort(ends, kind="stable")
-        self._others = others[order]
-        self._rates = np.concatenate((pairs.data[apart],) * 2)[order]
+        self._others = np.concatenate((pairs.col[away], pairs.row[back]))[order]
+        self._rates = np.concatenate((pairs.data[away], pairs.data[back]))[order]
         self._begins = np.searchsorted(ends[order], np.arange(problem.groups + 1))
 
     def of(self, group: int) -> tuple[Ints, Floats]:

@@ -120,7 +120,7 @@ def _more_inside(placed: PlacedExecutors, groups: Ints, source: Ints, bin: Ints)
     current = placed.problem.current
     turn = np.full(len(current), len(groups))
     turn[groups] = np.arange(len(groups))
-    place, other, rate = Neighbours(placed.problem).of_all(groups)
+    place, other, rate = Neighbours(placed.problem, groups).of_all(groups)
     where = np.where(turn[other] < place, bin[other], current[other])
     inside = np.where(where == bin[groups][place], rate, 0.0) - np.where(where == source[place], rate, 0.0)
     return np.bincount(place, inside, len(groups)).astype(np.float64)

@@ -26,7 +26,7 @@ from dask_elastic.planning.placement.problem import Floats, Ints
 
 _UNITS = 10_000
 # Parts may exceed their share by a third, so that three pairs are halved without cutting one; packing evens out.
-_UNEVEN = 1.35
+UNEVEN = 1.35
 
 
 def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int) -> Ints:
@@ -72,7 +72,7 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
     graph.setdiag(0)
     graph.eliminate_zeros()
     label = np.zeros(count, dtype=np.int64)
-    uneven = _UNEVEN ** (1 / max(math.ceil(math.log2(max(parts, 1))), 1))
+    uneven = UNEVEN ** (1 / max(math.ceil(math.log2(max(parts, 1))), 1))
     waiting = [(np.arange(count), 0, parts)]
     while waiting:
         vertices, first, pieces = waiting.pop()
@@ -96,9 +96,9 @@ def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, se
     options.ufactor = round(1000 * (uneven - 1))
     _, found = pymetis.part_graph(
         2,
-        pymetis.CSRAdjacency(graph.indptr.tolist(), graph.indices.tolist()),
-        vweights=_units(weight).tolist(),
-        eweights=_units(graph.data).tolist(),
+        pymetis.CSRAdjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int64)),
+        vweights=units(weight, np.zeros(len(weight), dtype=np.int64), 1),
+        eweights=units(graph.data, np.zeros(graph.nnz, dtype=np.int64), 1),
         tpwgts=[left / (left + right), right / (left + right)],
         recursive=True,
         options=options,
@@ -114,8 +114,15 @@ def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, se
     return half
 
 
-def _units(values: Floats) -> Ints:
-    """Return weights as whole numbers of 1 or more, as METIS requires."""
-    most = float(values.max(initial=0.0))
-    scaled = values / most * _UNITS if most > 0 else values
-    return np.maximum(np.rint(scaled), 1).astype(np.int64)
+def units(values: Floats, part: Ints, parts: int) -> Ints:
+    """Return weights as whole numbers of 1 or more, as METIS requires, in proportion to the greatest of their part.
+
+    Examples
+    --------
+    >>> units(np.array([1.0, 2.0, 3.0]), np.array([0, 0, 1]), 2).tolist()
+    [5000, 10000, 10000]
+    """
+    most = np.zeros(parts)
+    np.maximum.at(most, part, values)
+    scale = np.where(most > 0, most, 1.0)[part]
+    return np.maximum(np.rint(np.where(most[part] > 0, values / scale * _UNITS, values)), 1).astype(np.int64)
