@@ -4,9 +4,9 @@ Prints one JSON line per placement: milliseconds of CPU of a decision that finds
 where a plan gained too little, and of taking a snapshot between two decisions; the moves. The cluster has eight slots
 per node, and three executors for each node, of which half communicate with 16 others each; loads change slightly every
 second. `decision_ms` is the median of some decisions, after one that imports solvers. Placements where each node has
-consecutive executors have two lines: homes that are not consecutive are placed anew, the others by the planner. Then one
-line per placement with the delays of an event loop while decisions run back to back in a thread beside it, as in the scheduler,
-and without them, which shows the machine's share; and the longest garbage collection meanwhile.
+consecutive executors have two lines: homes that are not consecutive are placed anew, the others by the planner. Then
+one line per placement with the delays of an event loop while decisions run back to back in a thread beside it, as in
+the scheduler, and without them, which shows the machine's share; and the longest garbage collection meanwhile.
 
     python benchmarks/home_decisions.py [--nodes 1000] [--periods 5] [--placements flux,albic] [--wakes 1500]
 """

@@ -152,7 +152,9 @@ def _plan(
         following = [max(row, key=lambda after: (row[after], -after)) for row in (matrix.get(nodes, {}),) if row]
         counts = [nodes, *following]
         taus = [_tau(loads, count, settings) for count in counts]
-        if following and all(listable(loads, *step, allow_empty=True) for step in zip(counts, taus, strict=True)):
+        if following and all(
+            listable(loads, *step, allow_empty=True, most=MOST_PARTITIONINGS) for step in zip(counts, taus, strict=True)
+        ):
             first: IntervalPlan = planner(name).plan(SequenceProblem(loads, state, before, counts, taus))[0]
             return first
     problem = IntervalProblem(loads, state, before, nodes, tau)

@@ -39,6 +39,9 @@ from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnaps
 RESOURCES = ("processor time", "memory", "network")
 """The columns of the loads; memory is left out where that of a node is not known."""
 
+_TOGETHER = 64
+"""Executors whose traffic is read without a switch of threads in between."""
+
 
 @dataclass(frozen=True, eq=False)
 class PlacedExecutors:
@@ -306,12 +309,17 @@ def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
     places = _Places((group.name, at) for at, group in enumerate(groups))
     loads = [group.load for group in groups[:own]]
     parts = [load.single or [(*origin, rate) for origin, rate in load.summed.items()] for load in loads]
-    # Components, numbers and rates in turn: large clusters have many of them, and no object is made for any.
-    flat: list[Any] = list(chain.from_iterable(chain.from_iterable(parts)))
-    row = np.fromiter(map(places.__getitem__, zip(flat[::3], flat[1::3], strict=True)), np.int64, len(flat) // 3)
+    rows, rates = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    for start in range(0, own, _TOGETHER):
+        # Components, numbers and rates in turn: large clusters have many of them, and no object is made for any.
+        flat: list[Any] = list(chain.from_iterable(chain.from_iterable(parts[start : start + _TOGETHER])))
+        names = zip(flat[::3], flat[1::3], strict=True)
+        rows.append(np.fromiter(map(places.__getitem__, names), np.int64, len(flat) // 3))
+        rates.append(np.array(flat[2::3], dtype=np.float64))
+    row = np.concatenate(rows)
     columns = np.repeat(np.arange(own), [len(part) for part in parts])
     known = row >= 0
-    entries = np.array(flat[2::3], dtype=np.float64)[known], (row[known], columns[known])
+    entries = np.concatenate(rates)[known], (row[known], columns[known])
     return coo_matrix(entries, shape=(len(groups), len(groups)))
 
 

@@ -253,13 +253,15 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     return [_listed(ends, fewest, count) for count in counts]
 
 
-def listable(load: Floats, nodes: int, tau: float, allow_empty: bool) -> bool:
+def listable(load: Floats, nodes: int, tau: float, allow_empty: bool, most: int = MOST) -> bool:
     """Return whether `partitionings` can list the partitionings of a problem that has some.
 
     Parameters
     ----------
     load, nodes, tau, allow_empty
         As for `partitionings`.
+    most : int
+        The most that may be listed.
 
     Examples
     --------
@@ -268,7 +270,7 @@ def listable(load: Floats, nodes: int, tau: float, allow_empty: bool) -> bool:
     """
     ends = reach(load, load_limit(load, nodes, tau))
     least = int(fewest_intervals(ends)[0]) if allow_empty else nodes
-    return _at_least(ends, range(min(nodes, len(load)), least - 1, -1)) <= MOST
+    return _at_least(ends, range(min(nodes, len(load)), least - 1, -1)) <= most
 
 
 def _at_least(ends: Ints, counts: range) -> float:

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+
+from dask_elastic.planning import matching
+from dask_elastic.planning.matching import best_columns
+
+
+def pairs(seed, rows, columns, count, whole):
+    random = np.random.default_rng(seed)
+    worth = random.integers(1, 4, count).astype(float) if whole else random.uniform(0.1, 1, count)
+    return random.integers(rows, size=count), random.integers(columns, size=count), worth
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_sparse_matchings_are_worth_as_much_as_those_of_the_whole_table(seed, whole, monkeypatch):
+    row, column, worth = pairs(seed, 40, 60, 90, whole)
+    monkeypatch.setattr(matching, "SMALL", 0)
+    chosen, worths = best_columns(row, column, worth, (40, 60))
+    table = np.zeros((40, 60))
+    np.add.at(table, (row, column), worth)
+    best = table[linear_sum_assignment(table, maximize=True)].sum()
+    assert len(set(chosen.tolist())) == 40
+    assert worths.tolist() == pytest.approx(table[np.arange(40), chosen].tolist())
+    assert worths.sum() == pytest.approx(best)
+
+
+def test_rows_without_a_pair_take_free_columns_in_the_given_orders(monkeypatch):
+    monkeypatch.setattr(matching, "SMALL", 0)
+    order = np.array([1.0, 9.0, 2.0]), np.array([5.0, 7.0, 1.0, 6.0])
+    chosen, worths = best_columns(np.array([0]), np.array([1]), np.array([1.0]), (3, 4), order)
+    # Row 1 comes before row 2, and column 3 before column 0.
+    assert chosen.tolist() == [1, 3, 0]
+    assert worths.tolist() == [1, 0, 0]
+
+
+def test_large_matchings_have_no_table(monkeypatch):
+    monkeypatch.setattr(matching, "linear_sum_assignment", None)
+    row, column, worth = pairs(0, 1_000, 1_000, 3_000, whole=False)
+    chosen, _ = best_columns(row, column, worth, (1_000, 1_000))
+    assert sorted(chosen.tolist()) == list(range(1_000))
