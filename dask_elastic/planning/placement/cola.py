@@ -91,8 +91,8 @@ class Cola:
         most = (1 + self.max_distance) * problem.mean * (1 + SLACK)
         while True:
             last, count = not parts.queue, len(parts.members)
-            # Packing is tried again when the number of parts has grown by a tenth.
-            if last or (count >= bins and count >= 1.1 * checked):
+            # Packing is tried again when the number of parts has grown by a quarter.
+            if last or (count >= bins and count >= 1.25 * checked):
                 checked = count
                 bin = parts.packed(math.inf if last else most)
                 if bin is not None and (last or load_distance(problem, bin) <= self.max_distance * problem.mean):
