@@ -98,7 +98,7 @@ class ExecutorParts:
         self.moves.instant.opened = self.flushes.hold_all
         self.moves.choice.measures = self.measures
         self.moves.choice.loads = self._loads
-        self.store.grant_free(self._first_owners())
+        self.store.grant_all(self._first_owners())
 
     def _first_owners(self) -> np.ndarray:
         """Return the task at home that owns each shard in the beginning, `NO_OWNER` where there is none."""

@@ -88,8 +88,8 @@ class ShardOwners:
         self.require_shards([shard])
         self._set_owner(shard, NO_OWNER)
 
-    def grant_free(self, tasks: npt.NDArray[np.intp]) -> None:
-        """Make tasks the owners of shards that have none, all at once.
+    def grant_all(self, tasks: npt.NDArray[np.intp]) -> None:
+        """Make tasks the owners of shards, all at once.
 
         Parameters
         ----------
@@ -99,18 +99,19 @@ class ShardOwners:
         Raises
         ------
         StateError
-            If a task owns one of the shards.
+            If another task owns one of the shards.
 
         Examples
         --------
         >>> owners = ShardOwners(3)
-        >>> owners.grant_free(np.array([7, NO_OWNER, 7]))
+        >>> owners.grant_all(np.array([7, NO_OWNER, 7]))
         >>> owners.owner.tolist()
         [7, -1, 7]
         """
         given = tasks != NO_OWNER
-        if owned := np.flatnonzero(given & (self._owner != NO_OWNER)).tolist():
-            raise StateError(f"shards {owned} are owned by tasks; revoke them before granting them")
+        others = given & (self._owner != NO_OWNER) & (self._owner != tasks)
+        if owned := np.flatnonzero(others).tolist():
+            raise StateError(f"shards {owned} are owned by other tasks; revoke them before granting them")
         self._owner[given] = tasks[given]
         self.changes[given] += 1
         self.owner_version = object()
