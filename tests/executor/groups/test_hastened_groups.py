@@ -121,8 +121,9 @@ def test_state_of_groups_that_are_elsewhere_has_no_owner():
     assert an_executor(groups=(1, 2)).store.owner.tolist() == [NO_OWNER, 0, 0, NO_OWNER]
 
 
-def test_shards_that_a_task_owns_are_not_granted_again():
+def test_shards_that_another_task_owns_are_not_granted():
     store = an_executor(groups=(1, 2)).store
-    with pytest.raises(StateError, match=r"shards \[1\] are owned by tasks"):
+    store.grant_all(np.array([NO_OWNER, 0, NO_OWNER, NO_OWNER]))
+    with pytest.raises(StateError, match=r"shards \[1\] are owned by other tasks"):
         store.grant_all(np.array([5, 5, NO_OWNER, NO_OWNER]))
     assert store.owner.tolist() == [NO_OWNER, 0, 0, NO_OWNER]
