@@ -85,8 +85,9 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
 
     >>> job.state("per_letter").get("a")
     {'letter': 'a', 'seen': 2}
-    >>> job.collect("updates").num_rows
-    2
+    >>> updates = job.collect("updates").to_pylist()  # Of each letter one or more: batches may be divided.
+    >>> sorted({row["letter"]: row["seen"] for row in updates}.items())
+    [('a', 2), ('b', 1)]
     >>> job.dead_letters()
     {}
 
