@@ -11,7 +11,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from dask_elastic.runtime.worker.buffers.read_ahead import ReadAhead
+from dask_elastic.runtime.worker.buffers import read_ahead as read_ahead_module
+from dask_elastic.runtime.worker.buffers.read_ahead import WAITING_BYTES, ReadAhead
 
 
 def row(number):
@@ -95,6 +96,28 @@ def test_poked_taking_thread_leaves_held_batches():
     assert read_ahead.take() == (None, 0.0)
     read_ahead.pass_through(row(2), 2.0, lambda rows, due: pytest.fail("the taking thread is not done"))
     assert read_ahead.take()[0]["n"].to_pylist() == [1, 2]
+
+
+def test_batches_are_held_up_to_the_bytes_that_may_wait(monkeypatch):
+    monkeypatch.setattr(read_ahead_module, "HELD_SECONDS", 100)
+    read_ahead = ReadAhead()
+    large = pa.record_batch({"n": [bytes(WAITING_BYTES // 2)]})
+    reader = threading.Thread(target=lambda: [read_ahead.hold(large, float(number)) for number in range(3)])
+    reader.start()
+    rows, due = read_ahead.take()
+    reader.join(100)
+    assert (rows.num_rows, due) == (2, 0.0)
+    assert not read_ahead.holds
+    assert read_ahead.take()[1] == 2.0
+
+
+def test_room_of_held_batches_is_free_after_they_were_passed_through(sent):
+    read_ahead = ReadAhead()
+    large = pa.record_batch({"n": [bytes(WAITING_BYTES)]})
+    for due in range(3):
+        read_ahead.hold(large, float(due))
+        read_ahead.pass_through(row(due), float(due), lambda rows, due: sent.append(due))
+    assert sent == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
 
 
 def test_held_batches_are_no_silence_of_the_source():

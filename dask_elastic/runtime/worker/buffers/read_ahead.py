@@ -20,6 +20,9 @@ WAITING_BYTES = 16 * 2**20
 HELD_SECONDS = 0.02
 """Batches that were held for once or twice as long are sent by the taking thread: the reading thread is blocked."""
 
+_FEW_BYTES = 64 * 2**10
+"""Buffers up to this size count as a whole: finding the bytes of a slice takes as long as sending one row."""
+
 _Waiting: TypeAlias = deque[tuple[pa.RecordBatch, float, int]]
 
 
@@ -59,6 +62,10 @@ class ReadAhead:
         """Append a batch, waiting for room; returns whether the queue is still open."""
         with self._lock:
             while self._bytes >= WAITING_BYTES and not self._closed:
+                if self._held:
+                    # The taking thread makes room.
+                    self._held = False
+                    self._changed.notify()
                 self._changed.wait()
             nbytes = rows.nbytes
             self._waiting.append((rows, due, nbytes))
@@ -70,17 +77,19 @@ class ReadAhead:
     def hold(self, rows: pa.RecordBatch, due: float) -> bool:
         """Append a batch that the reading thread sends, with those behind it, when it calls `pass_through` next.
 
-        The taking thread is not woken. It sends the batch if the reading thread does not return within `HELD_SECONDS`.
+        The taking thread is not woken. It sends the batch if the reading thread does not return within `HELD_SECONDS`,
+        or if there is no room.
 
         Returns
         -------
         bool
             Whether the queue is still open.
         """
+        nbytes = _bytes_at_most(rows)
         with self._lock:
-            if self._is_free():
-                # Their bytes do not count: they are those of one tick.
-                self._waiting.append((rows, due, 0))
+            if self._is_free() and self._bytes < WAITING_BYTES:
+                self._waiting.append((rows, due, nbytes))
+                self._bytes += nbytes
                 self._held = True
                 if self._seen is None:
                     self._changed.notify()
@@ -110,7 +119,7 @@ class ReadAhead:
                 self._sending, self._held = True, False
                 if self._waiting:
                     self._left += len(self._waiting)
-                    held, self._waiting = self._waiting, held
+                    held, self._waiting, self._bytes = self._waiting, held, 0
         if not begins:
             return self.put(rows, due)
         try:
@@ -223,6 +232,12 @@ class ReadAhead:
             self._held = False
         else:
             self._seen = None
+
+
+def _bytes_at_most(rows: pa.RecordBatch) -> int:
+    """Return the bytes of a batch, or a few more."""
+    buffers: int = rows.get_total_buffer_size()
+    return buffers if buffers <= _FEW_BYTES else rows.nbytes
 
 
 def _next_joined(waiting: _Waiting, most: int) -> tuple[list[pa.RecordBatch], float, int]:
