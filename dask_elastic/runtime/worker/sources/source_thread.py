@@ -277,6 +277,8 @@ class SourceThread:
 
     def _run(self) -> None:
         for rows, due in self._taken() if self.source.blocks else self._joined():
+            # An empty batch has no parts, and barriers do not wait for other rows.
+            self.barriers.send_due()
             for part in self._parts(rows):
                 self.barriers.send_due()
                 self._send(part, due)
@@ -301,7 +303,8 @@ class SourceThread:
                     self._finish(rest)
                 self._rest = None
                 self.barriers.send_due()
-                self._tell_quiet()
+                if not self._read_ahead.holds:
+                    self._tell_quiet()
             else:
                 yield rows, due
 
