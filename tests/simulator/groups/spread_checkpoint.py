@@ -48,6 +48,8 @@ def _taken(
         state = cuts[one].state
         if state is not None:
             store.install(state.filter(pa.array(np.isin(state.column(SHARD), [*{*groups}.intersection(own)]))))
-    [event_time] = {cut.event_time for cut in cuts.values()}
+    # They differ if one executor has got an event time while an input was idle, and another one afterwards.
+    times = [cut.event_time for cut in cuts.values()]
+    event_time = None if None in times else min(times)
     schema = next((cut.input_schema for cut in cuts.values() if cut.input_schema is not None), None)
     return ExecutorCut(store.extract(), None, schema, event_time, groups)

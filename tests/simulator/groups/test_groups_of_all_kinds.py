@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from merged_group_scenario import MERGED_KINDS, UpdatedGroups
+from merged_group_scenario import MERGED_KINDS, JoinGroups, UpdatedGroups
 
 from dask_elastic.executor.windows.updated_instances import UpdatedInstances
 
@@ -20,6 +20,13 @@ def test_groups_move_whatever_their_executors_hold(kind):
         seen += kind(seed, outages=0.0).run().world.groups.happened
     assert seen["progressive arrived"] > SEEDS / 3
     assert seen["synchronised arrived"] > 0
+
+
+def test_job_continues_on_other_executors_from_a_checkpoint_in_which_event_times_differ():
+    """One executor has got the event time of an input while the other one was idle, another executor afterwards."""
+    world = JoinGroups(3_000_034, outages=0.0).run().world
+    cuts = [checkpoint.executors.values() for checkpoint in world.checkpoints.complete if checkpoint.number % 2]
+    assert any(len({cut.event_time for cut in executors}) > 1 for executors in cuts)
 
 
 @pytest.mark.parametrize("windowing", range(3))
