@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
@@ -165,9 +164,16 @@ class JobQueries:
         return tuple(one for part in await self.calls.all(record, call) for one in part)
 
 
-def _still(record: JobRecord) -> AbstractAsyncContextManager[None]:
-    """Return a context in which no key groups move: those on their way would be missing, or be read twice."""
-    return record.groups.still if record.spec.groups else contextlib.nullcontext()
+@contextlib.asynccontextmanager
+async def _still(record: JobRecord) -> AsyncIterator[None]:
+    """Run a block while no key groups move: those on their way would be missing, or be read twice."""
+    while True:
+        groups = record.groups
+        async with groups.still if record.spec.groups else contextlib.nullcontext():
+            # The job may have restarted meanwhile: then those of the next generation must not move.
+            if record.groups is groups:
+                yield
+                return
 
 
 async def _is_over(record: JobRecord, generation: int, lost: bool) -> bool:

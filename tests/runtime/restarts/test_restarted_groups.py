@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NodeLost
@@ -77,5 +77,26 @@ def test_executors_that_stay_on_their_workers_are_those_with_a_slot(fake, tmp_pa
         after = record.instances_by_address()
         assert (shape(record), record.nodes) == ((2, 1), ["a"])
         assert all(after[key] == before[key] for key in after if before[key] == "a")
+
+    run_job(fake, tmp_path, test)
+
+
+def test_read_that_waits_for_another_one_while_the_job_restarts_waits_for_its_next_groups(fake, tmp_path):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["b", part_calls.Assignment] = ()
+        scheduler.answers["a", part_calls.Assignment] = ()
+        answered = scheduler.held["a", part_calls.Assignment] = asyncio.Event()
+        reads = [asyncio.ensure_future(coordinator.queries.assignment(job_calls.Assignment("job"))) for _ in "12"]
+        await fake.settle()
+        assert await coordinator.restarts.restart(record, LOST, ["a"]) is None
+        asked = len(scheduler.asked(part_calls.Assignment))
+        async with record.groups.still:
+            # Groups of the next generation move.
+            answered.set()
+            await fake.settle()
+            assert reads[0].done()
+            assert len(scheduler.asked(part_calls.Assignment)) == asked
+        assert await asyncio.gather(*reads) == [(), ()]
+        assert scheduler.asked(part_calls.Assignment)[-1][1].generation == record.spec.generation
 
     run_job(fake, tmp_path, test)
