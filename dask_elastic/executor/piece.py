@@ -87,7 +87,7 @@ class Block(NamedTuple):
     rows, hashes
         Rows and key hashes.
     order : numpy.ndarray or None
-        Row numbers in sorted order; None if the rows themselves are in it.
+        Row numbers in sorted order, perhaps of some rows only; None if the rows themselves are in it.
     shards, bounds : numpy.ndarray or None
         As in `ShardOrder`; None if the rows are not sorted. Shards without rows may be omitted.
     row_shards : list of int or None
@@ -122,7 +122,7 @@ class Block(NamedTuple):
         if self.order is None:
             return self.rows.slice(start, stop - start), self.hashes[start:stop]
         # Copying rows in order of arrival takes half as long as in the order of their shards.
-        chosen = np.zeros(len(self.order), dtype=np.bool_)
+        chosen = np.zeros(len(self.hashes), dtype=np.bool_)
         chosen[self.order[start:stop]] = True
         order = chosen.nonzero()[0]
         return ChosenRows(self.rows, order), self.hashes.take(order)
@@ -192,9 +192,7 @@ class Piece(NamedTuple):
         block = self.block
         if block.row_shards is not None:
             return block.row_shards[self.start : self.stop]
-        if block.order is None:
-            return space.shards_of_few(block.hashes[self.start : self.stop])
-        return space.shards_of_few(block.hashes.take(block.order[self.start : self.stop]))
+        return space.shards_of_few(self.hashes)
 
     def cut(self, rows: int) -> tuple[Piece, Piece]:
         """Return a piece of the first `rows` rows, and one of the rest."""
@@ -225,36 +223,36 @@ class Piece(NamedTuple):
         stays = [p for p in (self._replace(stop=first), self._replace(start=last)) if p.length]
         return stays, self._replace(start=first, stop=last)
 
-    def divided(self, shards: np.ndarray, space: KeySpace) -> tuple[Piece | None, Piece | None]:
-        """Divide the rows by whether their shards are in a mask: those that are not, and those that are; None if none.
+    @property
+    def hashes(self) -> np.ndarray:
+        """The key hash of each row."""
+        order, rows = self.block.order, slice(self.start, self.stop)
+        return self.block.hashes[rows] if order is None else self.block.hashes.take(order[rows])
 
-        Both are in the order of the piece, so that the rows of each shard are.
+    def divided(self, chosen: np.ndarray) -> tuple[Piece | None, Piece | None]:
+        """Divide the rows by whether they are in a mask: those that are not, and those that are; None if none.
+
+        Both are in the order of the piece. Copies no rows: the caller has a lock for which threads wait that receive.
         """
-        if self.length <= FEW_ROWS:
-            chosen = shards.take(self.row_shards(space))
-        else:
-            hashes, order = self.block.hashes, self.block.order
-            rows = slice(self.start, self.stop)
-            chosen = shards.take(space.shard_of(hashes[rows] if order is None else hashes.take(order[rows])))
-        if not chosen.any():
-            return self, None
-        return (None if chosen.all() else self._only(~chosen)), self._only(chosen)
+        parts = (chosen.nonzero()[0] for chosen in (~chosen, chosen))
+        others, part = (self._only(places) if len(places) else None for places in parts)
+        return others, part
 
-    def _only(self, chosen: np.ndarray) -> Piece:
-        if chosen.all():
+    def _only(self, places: np.ndarray) -> Piece:
+        if len(places) == self.length:
             return self
-        block, places = self.block, self.start + np.flatnonzero(chosen)
-        order = places if block.order is None else block.order.take(places)
-        hashes = block.hashes.take(order)
-        part = Block(take_rows(block.rows, order), hashes, record=block.record, side=block.side)
-        return self._replace(block=part, start=0, stop=len(hashes))
+        block, order = self.block, self.start + places
+        if block.order is not None:
+            order = block.order.take(order)
+        part = Block(block.rows, block.hashes, order, record=block.record, side=block.side)
+        return self._replace(block=part, start=0, stop=len(order))
 
     def rows_by_shard(self, space: KeySpace) -> np.ndarray:
         """Rows of each shard, ``int64``."""
         if self.length <= FEW_ROWS:
             return np.bincount(self.row_shards(space), minlength=space.shards)
         if self.block.bounds is None:
-            return count_by_shard(self.block.hashes[self.start : self.stop], space)
+            return count_by_shard(self.hashes, space)
         counts = np.zeros(space.shards, dtype=np.int64)
         counts[self.block.shards] = np.diff(np.clip(self.block.bounds, self.start, self.stop))
         return counts

@@ -183,7 +183,9 @@ class TaskQueue:
     def put_first(self, pieces: Iterable[Piece]) -> None:
         """Insert rows before all others, in order; no row or state record of their shards waits."""
         urgent = [*pieces]
-        controls = [self._items.popleft() for _ in range(len(self._items)) if not isinstance(self._items[0], Piece)]
+        controls = []
+        while self.has_control:
+            controls.append(self._items.popleft())
         self._items.extendleft(reversed([*controls, *urgent]))
         self.rows += sum(piece.length for piece in urgent)
         self._urgent += len(urgent)
@@ -263,22 +265,37 @@ class TaskQueue:
         self._urgent += is_urgent
         return head
 
-    def hasten(self, shards: np.ndarray, space: KeySpace) -> None:
-        """Let the rows and state records of some shards, given as a mask, be taken before those of all others."""
+    def hasten(self, shards: np.ndarray, space: KeySpace) -> int:
+        """Let the rows and state records of some shards, given as a mask, be taken before those of all others.
+
+        Returns
+        -------
+        int
+            How many wait.
+        """
+        pieces = self.pieces
+        if not pieces:
+            return 0
+        # Of all pieces together: many may be small, and few of them have such rows.
+        chosen = shards.take(space.shard_of(np.concatenate([piece.hashes for piece in pieces])))
+        starts = np.cumsum([0, *(piece.length for piece in pieces)])[:-1]
+        found = zip(starts.tolist(), np.logical_or.reduceat(chosen, starts).tolist(), strict=True)
         kept: deque[Piece | LabelItem | StopItem] = deque()
-        chosen: list[Piece] = []
+        hastened: list[Piece] = []
         for item in self._items:
-            if not isinstance(item, Piece):
-                kept.append(item)
-                continue
-            others, part = item.divided(shards, space)
+            others: Piece | LabelItem | StopItem | None = item
+            if isinstance(item, Piece):
+                start, has_some = next(found)
+                if has_some:
+                    others, part = item.divided(chosen[start : start + item.length])
+                    hastened += [] if part is None else [part]
             if others is not None:
                 kept.append(others)
-            if part is not None:
-                chosen.append(part)
+        count = int(np.count_nonzero(chosen))
         self._items, self._urgent = kept, 0
-        self.rows -= sum(piece.length for piece in chosen)
-        self.put_first(chosen)
+        self.rows -= count
+        self.put_first(hastened)
+        return count
 
     def extract(self, shard: int, space: KeySpace, table: ShardTable) -> list[Piece]:
         """Cut the rows of a shard out of the queue, in order."""

@@ -304,19 +304,13 @@ class GroupExecutor(ElasticExecutor):
             exchange.rows = self._pending_rows - waiting
         else:
             # Other groups do not wait for a move: these, for which rows wait elsewhere, are first.
-            self.routes.hasten(exchange.loses)
-            exchange.rows = self._unsettled(exchange)
+            exchange.rows = self.routes.hasten(exchange.loses) + self._leaving_in_flight(exchange)
         return self._drained(exchange)
 
-    def _unsettled(self, exchange: Exchange) -> int:
-        """Return the rows of groups that leave, state records included, which are queued or in flight."""
-        rows = 0
-        for task in self.routes.tasks.values():
-            for piece in task.queue.pieces:
-                rows += self._rows_leaving(exchange, piece.rows_by_shard(self.routes.space))
-            for work in task.in_flight.values():
-                rows += self._rows_leaving(exchange, work.rows_by_shard(self.routes.space))
-        return rows
+    def _leaving_in_flight(self, exchange: Exchange) -> int:
+        """Return the rows of groups that leave, state records included, which are in flight."""
+        taken = (work for task in self.routes.tasks.values() for work in task.in_flight.values())
+        return sum(self._rows_leaving(exchange, work.rows_by_shard(self.routes.space)) for work in taken)
 
     def _drained(self, exchange: Exchange) -> list[do.Instruction]:
         if exchange.rows:

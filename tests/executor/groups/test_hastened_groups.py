@@ -10,6 +10,7 @@ from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.groups.group_executor import HASTE_SECONDS, GroupExecutor
 from dask_elastic.executor.groups.handed_groups import HandedGroups
+from dask_elastic.executor.piece import SMALL_BLOCK
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.shard_owners import NO_OWNER
 from dask_elastic.vocab.batch import Batch
@@ -64,6 +65,37 @@ def test_rows_of_groups_that_leave_are_processed_first_and_in_order(rows):
     while take(executor) is not None:
         pass
     assert executor.routes.backlog().sum() == 0
+
+
+def test_rows_that_are_sorted_by_group_are_processed_first_and_in_order():
+    executor, rows = an_executor(0, groups=(1, 2, 3)), 2 * SMALL_BLOCK
+    executor.handle(events.HoldGroups(1, (0,), {}, drains=False), 0.0)
+    offer(executor, [1 + number % 3 for number in range(rows)], range(rows))
+    switched(executor)
+    executor.handle(events.GroupsInstalled(HandedGroups(1, 1, (0,), 0, (), {}, None, 0.0)), 0.0)
+    executor.handle(events.HoldGroups(2, (), {1: 1, 3: 1}, drains=False), 0.0)
+    switched(executor, 2)
+    done = []
+    while executor.routes.backlog().any():
+        done += taken(executor)[0]
+    leaving = len([number for number in done if number % 3 != 1])
+    assert sorted(done) == [*range(rows)]
+    assert all(number % 3 != 1 for number in done[:leaving])
+    for group in range(3):
+        assert [number for number in done if number % 3 == group] == [*range(group, rows, 3)]
+
+
+def test_rows_of_a_queue_are_not_copied_where_the_lock_is_held_to_hasten_some():
+    executor = an_executor()
+    for rows in (20, 2_000):
+        offer(executor, [number % GROUPS for number in range(rows)], range(rows))
+    [task] = executor.routes.tasks.values()
+    before = {id(piece.block.rows) for piece in task.queue.pieces}
+    executor.handle(events.HoldGroups(1, (), {1: 1}, drains=False), 0.0)
+    switched(executor)
+    pieces = task.queue.pieces
+    assert [piece.length for piece in pieces] == [5, 500, 15, 1_500]
+    assert {id(piece.block.rows) for piece in pieces} == before
 
 
 def test_synchronised_move_changes_no_order():

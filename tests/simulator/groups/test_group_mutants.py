@@ -23,6 +23,7 @@ from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.groups.incoming_groups import IncomingGroups
 from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
 from dask_elastic.executor.piece import Piece
+from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task_queue import TaskQueue
 from dask_elastic.migration.group_move import GroupEvent, GroupMove
 from dask_elastic.routing.group_table import GroupTable
@@ -70,8 +71,13 @@ def only_losers_get_end_marks(monkeypatch):
     monkeypatch.setattr(Exchange, "awaits_marks_of", lambda self, inputs: bool(self.loses) and real(self, inputs))
 
 
-def groups_leave_before_their_rows_are_processed(monkeypatch):
-    monkeypatch.setattr(GroupExecutor, "_unsettled", lambda self, exchange: 0)
+def groups_leave_before_their_queued_rows_are_processed(monkeypatch):
+    real = Routes.hasten
+    monkeypatch.setattr(Routes, "hasten", lambda self, shards: 0 * real(self, shards))
+
+
+def groups_leave_before_their_rows_in_flight_are_settled(monkeypatch):
+    monkeypatch.setattr(GroupExecutor, "_leaving_in_flight", lambda self, exchange: 0)
 
 
 def groups_leave_without_a_fence(monkeypatch):
@@ -286,28 +292,29 @@ def hastened_rows_are_reversed(monkeypatch):
 def hastened_rows_overtake_their_state_records(monkeypatch):
     real = Piece.divided
 
-    def divided(self, shards, space):
-        return (self, None) if self.block.record is not None else real(self, shards, space)
+    def divided(self, chosen):
+        return (self, None) if self.block.record is not None else real(self, chosen)
 
     monkeypatch.setattr(Piece, "divided", divided)
 
 
 def rows_of_other_groups_are_lost_when_some_are_hastened(monkeypatch):
     real = Piece.divided
-    monkeypatch.setattr(Piece, "divided", lambda self, shards, space: (None, real(self, shards, space)[1]))
+    monkeypatch.setattr(Piece, "divided", lambda self, chosen: (None, real(self, chosen)[1]))
 
 
 MUTANTS = {
-    hastened_rows_are_reversed: GroupScenario(0, outages=0.0, pauses=0.05),
+    hastened_rows_are_reversed: TimerGroupScenario(0, outages=0.0, pauses=0.05),
     hastened_rows_overtake_their_state_records: TimerGroupScenario(10, outages=0.0, pauses=0.05),
-    rows_of_other_groups_are_lost_when_some_are_hastened: GroupScenario(0, outages=0.0, pauses=0.05),
+    rows_of_other_groups_are_lost_when_some_are_hastened: CheckpointedGroupScenario(2, outages=0.0, pauses=0.05),
     rest_of_a_sampled_batch_is_not_processed: GroupScenario(0, outages=0.0, pauses=0.05),
     sampled_group_is_processed_again_with_the_rest: GroupScenario(0, outages=0.0, pauses=0.05),
     batches_are_not_split_again: TimerGroupScenario(11, outages=0.0, pauses=0.05),
     end_mark_overtakes_sends_in_progress: DurableGroupScenario(23),
     first_end_mark_is_enough: TimedGroupScenario(0, outages=0.0, pauses=0.05),
     only_losers_get_end_marks: CheckpointedGroupScenario(5, outages=0.0, pauses=0.05),
-    groups_leave_before_their_rows_are_processed: WindowGroups(1, outages=0.0, pauses=0.05),
+    groups_leave_before_their_queued_rows_are_processed: WindowGroups(0, outages=0.0, pauses=0.05),
+    groups_leave_before_their_rows_in_flight_are_settled: TimedGroupScenario(4, outages=0.0, pauses=0.05),
     groups_leave_without_a_fence: CheckpointedGroupScenario(151, outages=0.0, pauses=0.15),
     groups_to_come_do_not_wait: GroupScenario(0, outages=0.0, pauses=0.05),
     state_stays_behind: GroupScenario(6, outages=0.0, pauses=0.05),
