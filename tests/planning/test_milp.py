@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -300,3 +302,16 @@ def test_milp_is_independent_of_group_and_bin_numbers():
 def test_options_are_checked(option, value):
     with pytest.raises(PlanningError, match=f"{option} is {value}"):
         Milp(**{option: value})
+
+
+def test_solver_writes_nothing_to_standard_output():
+    code = (
+        "from dask_elastic.planning.placement.milp import Milp\n"
+        "from dask_elastic.planning.placement.problem import PlacementProblem\n"
+        "problem = PlacementProblem([8, 6, 5, 5, 3, 3, 2, 7, 4], [0, 0, 0, 1, 1, 2, 2, 0, 1], 3, max_moves=3)\n"
+        "Milp().plan(problem)\n"
+        "import sys\n"
+        "assert 'highspy' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""

@@ -287,7 +287,7 @@ class Program:
 
 def _solved(highs: Any, model: Any, guess: list[float], options: dict[str, Any]) -> tuple[Floats, bool, float]:
     """Return the columns' values, whether they are optimal, and the run time in seconds."""
-    solver = highs.Highs()
+    solver = _silent(highs)
     for name, value in options.items():
         solver.setOptionValue(name, value)
     solver.passModel(model)
@@ -297,6 +297,21 @@ def _solved(highs: Any, model: Any, guess: list[float], options: dict[str, Any])
     solver.run()
     proven = bool(solver.getModelStatus() == highs.HighsModelStatus.kOptimal)
     return np.asarray(solver.getSolution().col_value, dtype=np.float64), proven, float(solver.getRunTime())
+
+
+def _silent(highs: Any) -> Any:
+    """Return a solver that writes nothing to standard output, where the command line writes its JSON.
+
+    From version 1.16 on, the first solver of a process prints HiGHS's version when it registers its callbacks, which
+    its constructor does before an option can be set.
+    """
+
+    class Silent(highs.Highs):  # type: ignore[misc]
+        def enableCallbacks(self) -> None:  # noqa: N802
+            self.silent()
+            super().enableCallbacks()
+
+    return Silent()
 
 
 def _options(limits: Limits, seed: int) -> dict[str, Any]:
