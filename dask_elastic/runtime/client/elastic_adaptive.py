@@ -45,7 +45,9 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
     Raises
     ------
     PlanningError
-        If the minimum is larger than the maximum, or a duration is negative.
+        If the minimum is larger than the maximum, or the cooldown is negative.
+    TopologyError
+        If a duration cannot be parsed.
 
     Notes
     -----
@@ -73,6 +75,8 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         slots: int | None = None,
         **options: Any,
     ):
+        # Dask stops an object that is refused, too.
+        self.state = "inactive"
         seconds = parse_duration(cooldown, "cooldown")
         self._drain = parse_duration(drain, "drain")
         self._size = ClusterSize(seconds)
@@ -82,8 +86,6 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         # Workers that were asked to leave and are not closed yet, by address; some of them are being emptied.
         self._leaving: set[str] = set()
         self._emptying: frozenset[str] = frozenset()
-        # Dask stops an object that is refused, too.
-        self.state = "inactive"
         minimum, maximum = options.get("minimum") or 0, options.get("maximum")
         if maximum is not None and minimum > maximum:
             raise PlanningError(f"minimum={minimum} is above maximum={maximum}: give at most the maximum")

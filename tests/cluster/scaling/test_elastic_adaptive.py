@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 import time
 
@@ -11,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_elastic as de
-from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.errors import ElasticError
 
 KEYS = 32
 SLEPT = 0.004
@@ -120,6 +122,18 @@ def test_cluster_shrinks_by_a_worker_with_a_source_and_a_sink(wait_until, tmp_pa
         assert rows_counted(job, "counted") == load.sent
 
 
-def test_minimum_above_maximum_is_refused():
-    with pytest.raises(PlanningError, match="minimum=4 is above maximum=2"):
-        de.ElasticAdaptive(None, minimum=4, maximum=2)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minimum": 4, "maximum": 2}, "minimum=4 is above maximum=2"),
+        ({"cooldown": "soon"}, "cooldown is 'soon', whose unit of time is unknown"),
+        ({"drain": "soon"}, "drain is 'soon'"),
+    ],
+)
+def test_adaptive_that_is_refused_raises_its_reason_only(options, message, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    with pytest.raises(ElasticError, match=message):
+        de.ElasticAdaptive(None, **options)
+    gc.collect()
+    assert not unraisable
