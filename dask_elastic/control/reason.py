@@ -141,13 +141,12 @@ def _overload(job: JobSnapshot, demand: JobDemand, settings: ControlSettings) ->
     executors = [job.executors[index] for index in demand.overloaded]
     worst = max(executors, key=backlog_seconds)
     names = _names([str(executor.executor) for executor in executors])
-    pinned = " (pinned)" if all(executor.pinned for executor in executors) else ""
     verb = "is" if len(executors) == 1 else "are"
     busy = 100 * min(utilisation(worst), 1)
-    return (
-        f"{names}{pinned} {verb} overloaded (backlog up to {duration(backlog_seconds(worst))}, cores {busy:.0f} % "
-        f"busy), so cores are planned for {settings.growth:g} times the current throughput"
-    )
+    backlog = f"{verb} overloaded (backlog up to {duration(backlog_seconds(worst))}, cores {busy:.0f} % busy)"
+    if all(executor.pinned for executor in executors):
+        return f"{names} (pinned) {backlog}, and pinned cores do not follow the load"
+    return f"{names} {backlog}, so cores are planned for {settings.growth:g} times the current throughput"
 
 
 def _too_few(job: JobSnapshot, demand: JobDemand) -> str:
@@ -186,6 +185,8 @@ def _limits(job: JobSnapshot, demand: JobDemand, bound: Mapping[str, int]) -> li
 def _lacks(job: JobSnapshot, demand: JobDemand, portion: Portion, slots: int | None) -> list[str]:
     found = [] if slots is not None else ["there are fewer cores than executors, so executors share cores"]
     if not demand.feasible and job.latency_target is not None:
+        if job.executors and all(executor.pinned for executor in job.executors):
+            return [*found, "all of its executors are pinned, so no cores are planned to reach the target"]
         what = "no allocation" if slots is None else f"no allocation of {counted(slots, 'core')}"
         why = f"{what} reaches {duration(job.latency_target)}"
         if demand.hop >= job.latency_target:

@@ -89,6 +89,21 @@ def test_reason_of_target_below_the_hop():
     assert "no allocation of 16 cores reaches 50 ms (299 ms are spent outside of its executors)" in reason
 
 
+def test_reason_of_pinned_executors_promises_no_cores():
+    none = np.empty(0, dtype=np.int64)
+    pinned = executor(arrival=4000.0, queue=300, pinned=True)
+    job = JobSnapshot("job", 1, (pinned,), latency_target=0.05, latency=0.3)
+    demand = SimpleNamespace(
+        overloaded=(0,), satisfied=False, feasible=False, hop=0.1, indices=(), most=none, needed=none
+    )
+    portion = SimpleNamespace(exchanged=False, starved=0)
+    assert reason(job, demand, portion, (), {}, (), {}, 0, ControlSettings()) == (
+        "the measured latency is 300 ms, the target 50 ms; op[0] (pinned) is overloaded (backlog up to 150 ms, cores "
+        "100 % busy), and pinned cores do not follow the load; all of its executors are pinned, so no cores are "
+        "planned to reach the target."
+    )
+
+
 @pytest.mark.parametrize(
     ("feasible", "text"),
     [
