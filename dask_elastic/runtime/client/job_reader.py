@@ -186,6 +186,8 @@ class JobReader(JobMeasures):
     def decisions(self, moves: bool = False) -> pd.DataFrame:
         """Return the newest decisions about the job's cores and homes, at most 1,000, in the order of their making.
 
+        A restart from a checkpoint begins the list anew, with itself if it was planned; `restarts` lists all restarts.
+
         Parameters
         ----------
         moves : bool, optional
@@ -342,7 +344,7 @@ class JobReader(JobMeasures):
         Parameters
         ----------
         last : int, optional
-            How many at most. The scheduler keeps the newest 600, or 32 MiB of them.
+            How many at most. The scheduler keeps the newest 600, or 32 MiB of them, since the job's newest restart.
 
         Returns
         -------
