@@ -52,7 +52,7 @@ class JobCommands(ABC):
             If the executor is no number.
         PlanningError
             If the cores are no number, are more than there are slots, or are on a worker that the job does not have or
-            that is about to leave; or if the job has another paradigm than ``"executor-centric"``.
+            that is about to leave; or if the job is restarting, or has another paradigm than ``"executor-centric"``.
         NodeLost
             If a worker that is to have the cores has left the cluster.
 
@@ -80,8 +80,8 @@ class JobCommands(ABC):
         Raises
         ------
         MoveRefused
-            If there is no such shard or task, or something is no number; if the shard or the executor is moving, or the
-            task is being drained.
+            If there is no such shard or task, or something is no number; if the shard or the executor is moving, the
+            task is being drained, or the job is restarting.
         UnknownOperator
             If the job has no such stateful operator, or no such executor of it.
         PlanningError

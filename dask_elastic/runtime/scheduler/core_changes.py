@@ -7,6 +7,7 @@ from typing import Any
 
 from dask_elastic.planning.new_home import SlotUse, following_cores
 from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
@@ -52,7 +53,8 @@ class CoreChanges:
         Raises
         ------
         PlanningError
-            If the cores make no sense, or are more of an executor than the workers of the job have slots.
+            If the cores make no sense, or are more of an executor than the workers of the job have slots; or if the job
+            is restarting.
         NodeLost
             If a worker that is to have the cores, or the home, has left the cluster.
         UnknownOperator
@@ -63,6 +65,10 @@ class CoreChanges:
         found = homes(record, operator, executor)
         if not record.live:
             return
+        if cores != AUTO and _restarts(record):
+            raise PlanningError(
+                f"job {record.name!r} is restarting: its cores change only while it is running. Try again later."
+            )
         for index, _ in found:
             key = operator, index
             async with record.changing[key]:
@@ -134,7 +140,7 @@ class CoreChanges:
         Raises
         ------
         MoveRefused
-            If the executor is on its way to another worker, or refuses.
+            If the executor is on its way to another worker, or refuses, or the job is restarting.
         PlanningError
             If nothing moves in jobs of this paradigm.
         UnknownOperator
@@ -145,6 +151,10 @@ class CoreChanges:
         _check_elastic(record)
         if not record.live:
             return record.status.value
+        if _restarts(record):
+            raise MoveRefused(
+                f"job {record.name!r} is restarting: its shards move only while it is running. Try again later."
+            )
         moving = record.homes.moving
         # While its state is copied, the executor goes on as always.
         if moving is not None and moving.begun and moving.executor == (call.operator, index):
@@ -253,6 +263,10 @@ def _check_elastic(record: JobRecord) -> None:
             "move between cores. "
             'Submit it with paradigm="executor-centric".'
         )
+
+
+def _restarts(record: JobRecord) -> bool:
+    return record.status is Status.RESTARTING
 
 
 def _count(cores: Any, least: int) -> int:
