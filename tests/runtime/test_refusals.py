@@ -117,6 +117,9 @@ def test_folder_of_checkpoints_is_refused_until_the_job_with_it_has_ended(fake, 
         else:
             with pytest.raises(SubmitError, match="job 'one' is running with this folder: stop it first"):
                 await two
+            # Another name would not help a job that resumes from this folder under its own.
+            with pytest.raises(SubmitError, match="job 'one' is running with this folder: stop it first"):
+                await coordinator.submit(fake.submission("one", checkpoint=str(folder)))
             assert [*coordinator.jobs] == ["one"]
         gate.set()
         await one

@@ -166,6 +166,7 @@ class Coordinator:
             raise self._misconfigured
         name = call.name
         if self._is_taken(name):
+            await self._refuse_folder(call)  # another name would not help then
             raise SubmitError(f"a job {name!r} is running already: stop it, or submit under another name=")
         self.workers.growth.starting.add(name)
         try:
@@ -184,11 +185,17 @@ class Coordinator:
         return name in self.workers.growth.starting or (name in self.jobs and self.jobs[name].live)
 
     async def _take_folder(self, call: job_calls.Submit) -> None:
-        """Refuse a job with the checkpoint folder of another one, which it would end; the name is reserved before."""
+        """Reserve the checkpoint folder for a job, whose name is reserved before."""
         self._folders.pop(call.name, None)
+        place = await self._refuse_folder(call)
+        if place is not None:
+            self._folders[call.name] = place
+
+    async def _refuse_folder(self, call: job_calls.Submit) -> str | None:
+        """Return the place of the checkpoint folder; raise if it is that of a live job, which the new one would end."""
         url = call.options.checkpoint
         if url is None:
-            return
+            return None
         place = await in_thread(place_of, url)
         taken = [name for name, folder in self._folders.items() if folder == place and self._is_taken(name)]
         if taken:
@@ -196,7 +203,7 @@ class Coordinator:
                 f"checkpoint={url!r}: job {taken[0]!r} is running with this folder: stop it first, or give this job "
                 "another folder. To run both, take a savepoint with Job.savepoint and resume that."
             )
-        self._folders[call.name] = place
+        return place
 
     async def _start(self, call: job_calls.Submit, candidates: Candidates) -> JobRecord:
         """Start a job in place of the ended one of its name, which stays if the new one is refused."""
