@@ -19,7 +19,7 @@ from dask_elastic.cli.job_completion import computes, job_names
 from dask_elastic.cli.rows import SHOWN, RowFile, output
 from dask_elastic.cli.terminal.progress_bar import progress_bar
 from dask_elastic.runtime.client.job import job as find_job
-from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.client.job_state import JobState, rows_of_key
 from dask_elastic.runtime.protocol.tables import total_rows
 from dask_elastic.vocab.errors import StateError
 
@@ -28,7 +28,7 @@ from dask_elastic.vocab.errors import StateError
 @click.argument("job", shell_complete=job_names)
 @click.argument("operator", shell_complete=computes)
 @click.option("--key", "key", multiple=True, metavar="VALUE",
-              help="Only the row of this key; repeat it for several key columns, in their order.")  # fmt: skip
+              help="Only the rows of this key; repeat it for several key columns, in their order.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N",
               help="The largest number of rows; 20 in a table, all in a file and as JSON.")  # fmt: skip
 @click.option(
@@ -59,10 +59,9 @@ def state(
     with connection.client() as client:
         read = find_job(job, client).state(operator)
         if key:
-            row = _row(read, key)
-            if row is None:
+            table = _rows(read, key)
+            if not table.num_rows:
                 raise click.ClickException(f"operator {operator!r} of job {job!r} has no state for {', '.join(key)!r}")
-            table = pa.Table.from_pylist([row])
         else:
             with progress_bar(f"Reading the state of {operator}"):
                 shown = limit if limit is not None or path is not None or as_json else SHOWN
@@ -70,8 +69,8 @@ def state(
     output(table, limit, path, as_json, total_rows(table))
 
 
-def _row(read: JobState, key: Sequence[str]) -> dict[str, Any] | None:
-    """Return the row of a key whose values are given as text.
+def _rows(read: JobState, key: Sequence[str]) -> pa.Table:
+    """Return the rows of a key whose values are given as text.
 
     Raises
     ------
@@ -81,7 +80,7 @@ def _row(read: JobState, key: Sequence[str]) -> dict[str, Any] | None:
     refusal: StateError | None = None
     for values in itertools.product(*map(_interpretations, key)):
         try:
-            return read.get(values)
+            return rows_of_key(read, values)
         except StateError as error:
             refusal = error
     raise refusal or StateError("a key has at least one value")

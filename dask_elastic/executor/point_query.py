@@ -1,4 +1,4 @@
-"""Point query: the results of one key, from the only shard that can have it."""
+"""Point query: the state of one key, from the only shard that can have it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_key(
     Returns
     -------
     pyarrow.Table or None
-        One row, of a join the key's rows; None if this executor has no state of the key.
+        One row, of a compute with windows and of a join the key's rows; None if this executor has no state of the key.
 
     Raises
     ------
@@ -70,9 +70,7 @@ def find_key(
     same = hash_columns(rows, operator.keys) == hash_columns(query, operator.keys)[0]
     same &= _checks(rows, operator) == _checks(query, operator)[0]
     found = np.flatnonzero(same)
-    if not len(found):
-        return None
-    return table.slice(int(found[0]), 1) if operator.join is None else table.take(found)
+    return table.take(found) if len(found) else None
 
 
 def _row(operator: Compute, schema: pa.Schema, key: Sequence[Any]) -> pa.RecordBatch:

@@ -101,6 +101,19 @@ def test_state_of_a_wrong_key_is_an_error(show, key, message):
     assert (refused.exit_code, refused.output) == (1, f"Error: {message}\n")
 
 
+def test_state_of_one_key_has_all_its_parts_of_windows(invoke, cluster, address):
+    topology = de.Topology("several")
+    rows = topology.source("rows", de.sources.Arrow(pa.table({"key": ["a"] * 5 + ["b"]})))
+    rows.key_by("key").window(de.windows.count(8, 2)).compute({"count": agg.Count()}, name="parts")
+    with Client(cluster) as client:
+        job = de.submit(topology, client)
+        job.wait(progress=False)
+        shown = json.loads(invoke("state", "several", "parts", "--key", "a", "--json", "--scheduler", address).stdout)
+        job.forget()
+    assert [row["key"] for row in shown] == ["a"] * 3
+    assert sorted(row["count"] for row in shown) == [1, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("ending", "read"), [("parquet", pq.read_table), ("csv", csv.read_csv), ("arrow", feather.read_table)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.state_frame import state_frame
 from dask_elastic.runtime.protocol.job_calls import State
 from dask_elastic.runtime.protocol.tables import first_rows, read_table, total_rows
+from dask_elastic.vocab.errors import StateError
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
@@ -181,8 +183,42 @@ class JobState:
         -------
         dict of str to object, or None
             The key columns and the results by column; None if the key was not seen.
+
+        Raises
+        ------
+        StateError
+            If the key has several rows: of a compute with windows one for each part of event time, of a join one for
+            each row that waits. Or if the values are not of the types of the key columns.
         """
-        values = key if isinstance(key, tuple) else (key,)
-        call = State(self._job, self.operator, values)
-        parts = [read_table(part) for part in call_scheduler(self._client, call)]
-        return parts[0].to_pylist()[0] if parts else None
+        rows = rows_of_key(self, key if isinstance(key, tuple) else (key,))
+        if rows.num_rows > 1:
+            raise StateError(
+                f"operator {self.operator!r} of job {self._job!r} has {rows.num_rows} rows for the key {key!r}, of "
+                "several windows, or of a join that waits: read them with to_arrow() or to_pandas(), and filter"
+            )
+        return rows.to_pylist()[0] if rows.num_rows else None
+
+
+def rows_of_key(state: JobState, key: Sequence[Any]) -> pa.Table:
+    """Return all rows of one key.
+
+    Parameters
+    ----------
+    state : JobState
+        The state of an operator.
+    key : sequence
+        A value for each key column.
+
+    Returns
+    -------
+    pyarrow.Table
+        Rows of `JobState.to_arrow`; without columns if the key was not seen.
+
+    Raises
+    ------
+    StateError
+        If the values are not of the types of the key columns, or too many or too few.
+    """
+    call = State(state._job, state.operator, tuple(key))
+    parts = [read_table(part) for part in call_scheduler(state._client, call)]
+    return pa.concat_tables(parts) if parts else pa.table({})

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import dask_elastic as de
-from dask_elastic.vocab.errors import PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import PlanningError, StateError, UnknownOperator
 
 SCHEMA = pa.schema({"key": pa.string(), "at": pa.timestamp("s")})
 SECOND = 1_000_000
@@ -148,3 +148,20 @@ def at(seconds):
     import pandas as pd
 
     return pd.Timestamp(seconds, unit="s")
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_lookup_of_a_key_with_several_windows_is_refused(submit, share, wait_until):
+    job = submit(share=share)
+    job.send(rows(0, 100))
+    job.send(rows(199, 200).slice(0, 1))
+    wait_until(lambda: job.metrics()["open_windows"].sum() == (1 if share else 3), "the windows before have closed")
+    job.send(rows(200, 240))
+    state = job.state("counts")
+    wait_until(lambda: state.to_arrow().num_rows > 7, "the rows are counted")
+    parts = state.to_arrow().filter(pc.field("key") == "k1").num_rows
+    assert parts > 1
+    with pytest.raises(StateError, match=rf"'counts' of job 'shared' has {parts} rows for the key 'k1'.* to_arrow\(\)"):
+        state.get("k1")
+    assert state.get("k9") is None
+    job.stop()
