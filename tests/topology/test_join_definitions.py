@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import dask_elastic as de
+from dask_elastic import aggregate as agg
 from dask_elastic.checkpoint.changed_aggregates import _changed_join
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.joins.joining import Joining
@@ -135,6 +137,35 @@ def test_wrong_join_asof_is_refused(arguments, message):
     left, right = keyed()
     with pytest.raises(TopologyError, match=message):
         left.join_asof(right, **arguments)
+
+
+def test_results_of_windows_are_joined_by_their_end():
+    orders, payments = streams()
+    counted = orders.key_by("order").window("10min").compute({"items": agg.Count()}, name="counted").key_by("order")
+    with pytest.raises(
+        TopologyError, match=r"the first of time=\(left, right\); that of results of windows is 'window_e"
+    ):
+        counted.join_asof(payments.key_by("paid_for"))
+    with pytest.raises(TopologyError, match=r"results of compute 'counted' are late, and would .*'window_end'"):
+        counted.join_asof(payments.key_by("paid_for"), time=("window_start", "at"))
+    with pytest.raises(TopologyError, match="the right side, 'counted', has the time 'window_start'"):
+        payments.key_by("paid_for").join(counted, within="1h", time=("at", "window_start"))
+    joined = counted.join_asof(payments.key_by("paid_for"), time=("window_end", "at"))
+    assert "amount" in known_output(joined.topology, joined.producers).names
+
+
+def test_corrections_of_windows_are_filtered_before_a_join():
+    orders, payments = streams()
+    windows = orders.key_by("order").window("10min")
+    counted = windows.compute({"items": agg.Count()}, name="counted", allowed_lateness="1h")
+    time = ("window_end", "at")
+    with pytest.raises(TopologyError, match=r"lateness of compute 'counted'; corrections are late.* == 0\)"):
+        counted.key_by("order").join_asof(payments.key_by("paid_for"), time=time)
+    first = counted.filter(pc.field("revision") == 0).key_by("order")
+    assert (
+        "revision"
+        in known_output(first.topology, first.join_asof(payments.key_by("paid_for"), time=time).producers).names
+    )
 
 
 def test_keys_of_different_number_are_refused():

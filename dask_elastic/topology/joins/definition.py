@@ -11,9 +11,10 @@ from dask_elastic.topology.duration import parse_duration
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.joins.joining import MOST, How, JoinSide
 from dask_elastic.topology.known_schemas import known_output
-from dask_elastic.topology.operators import Filter, MapOperator, SourceOperator
+from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import plain_schema
-from dask_elastic.topology.windowing import EventWindow, duration_text
+from dask_elastic.topology.windowing import WINDOW_END, WINDOW_START, EventWindow, duration_text
+from dask_elastic.topology.windows.event_time import columns_of, origins_of
 from dask_elastic.vocab.errors import TopologyError
 
 SideSchema: TypeAlias = pa.Schema | Mapping[str, pa.DataType]
@@ -74,6 +75,7 @@ def side_of(
     for name in known.names:
         if name.startswith(_INTERNAL):
             raise TopologyError(f"{label} has a column {name!r}; rename it, names of joined columns do not begin so.")
+    _check_not_late(topology, producers, chosen, label)
     kind = known.field(chosen).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise TopologyError(f"{label} has the time {chosen!r}, which is {kind}; give a column of timestamps or dates.")
@@ -91,18 +93,33 @@ def _checked(schema: object, where: str, which: str) -> Any:
 
 def _time_column(topology: OperatorGraph, producers: Sequence[str], known: pa.Schema, label: str, which: str) -> str:
     """Return the column of event time of the sources of a stream."""
-    waiting, found = [topology.operator(name) for name in producers], set[str | None]()
-    for operator in waiting:
-        if isinstance(operator, MapOperator | Filter):
-            waiting += [before for before in topology.inputs(operator.name) if before not in waiting]
-        else:
-            found.add(operator.source.event_time if isinstance(operator, SourceOperator) else None)
-    if len(found) == 1 and (name := found.pop()) is not None and name in known.names:
-        return name
+    found = {columns_of(operator) for operator in origins_of(topology, producers)}
+    if len(found) == 1 and len(names := next(iter(found))) == 1 and names[0] in known.names:
+        return names[0]
     number = "first" if which == "left" else "second"
+    hint = f"; that of results of windows is {WINDOW_END!r}" if (WINDOW_START, WINDOW_END) in found else ""
     raise TopologyError(
-        f"{label} has no column that is known to be its event time; name it as the {number} of time=(left, right)."
+        f"{label} has no column that is known to be its event time; name it as the {number} of time=(left, right)"
+        f"{hint}."
     )
+
+
+def _check_not_late(topology: OperatorGraph, producers: Sequence[str], time: str, label: str) -> None:
+    """Refuse results of windows that come when the watermark has passed their time, so that a join would drop them."""
+    for operator in origins_of(topology, producers) if time == WINDOW_START else ():
+        if columns_of(operator) == (WINDOW_START, WINDOW_END):
+            raise TopologyError(
+                f"{label} has the time {WINDOW_START!r}, at which results of compute {operator.name!r} are late, and "
+                f"would be dropped: they come when their window closes. Give {WINDOW_END!r}."
+            )
+    # Behind a map or a filter, corrections are up to the user.
+    for operator in map(topology.operator, producers) if time == WINDOW_END else ():
+        if isinstance(operator, Compute) and operator.windowing is not None and operator.windowing.allowed_lateness:
+            raise TopologyError(
+                f"{label} has results that are corrected within the allowed lateness of compute {operator.name!r}; "
+                "corrections are late, and would be dropped. Choose some results in a filter before key_by, such as "
+                ".filter(pc.field('revision') == 0)."
+            )
 
 
 def check_key_types(left: JoinSide, right: JoinSide, where: str) -> None:
