@@ -167,6 +167,8 @@ class JobInput(ABC):
 
         Raises
         ------
+        JobEnded
+            If the job, which takes checkpoints, was stopped before the source had ended.
         ElasticError
             If rows sent before were not taken; see `send`.
         """

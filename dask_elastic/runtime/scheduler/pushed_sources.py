@@ -99,7 +99,11 @@ class PushedSources:
             try:
                 await self.calls.one(address, part_calls.CloseSource(*record.generation_id, source, instance))
             except (ElasticError, Relayed) as error:
-                if not (_has_ended(error) and await self._restarted(record, generation)):
+                if not _has_ended(error):
+                    raise
+                if not await self._restarted(record, generation):
+                    # The worker only knows that its part has ended, the scheduler also how.
+                    _check_alive(record)
                     raise
             else:
                 return

@@ -17,6 +17,7 @@ from distributed import Client
 
 import dask_elastic as de
 from dask_elastic.runtime.client.senders import senders_of
+from dask_elastic.vocab.errors import JobEnded
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import SCHEMA, STATE, following
@@ -150,6 +151,14 @@ def test_drained_job_takes_rows_again_when_it_resumes(client, tmp_path):
     again.end_of_input()
     again.wait(**RUN)
     assert_each_row_once(again, out, {1: 200})
+
+
+def test_end_of_input_of_a_stopped_job_says_that_it_is_stopped(client, tmp_path):
+    job = de.submit(followed(tmp_path / "out", de.sources.Push(SCHEMA)), client, checkpoint=tmp_path / "c")
+    job.send(table(0, 0, 5), wait=True)
+    job.stop(savepoint=tmp_path / "saved")
+    with pytest.raises(JobEnded, match="job 'durable' is stopped: it takes no more rows"):
+        job.end_of_input()
 
 
 def test_sources_that_may_lose_rows_keep_none(client, tmp_path):
