@@ -392,3 +392,26 @@ class OperatorGraph:
         order = [*self._operators]
         first = cycle.index(min(cycle, key=order.index))
         return [*cycle[first:], *cycle[:first], cycle[first]]
+
+
+def check_same(own: OperatorGraph, given: OperatorGraph, where: str) -> None:
+    """Check that a stream that is given to another one is of the same topology.
+
+    Parameters
+    ----------
+    own, given : OperatorGraph
+        The topologies of both streams.
+    where : str
+        The stream and its method, for the error text.
+
+    Raises
+    ------
+    TopologyError
+        When they are two topologies, also of one name.
+    """
+    if own is given:
+        return
+    named = f"of topology {given.name!r}, but this is topology {own.name!r}"
+    if own.name == given.name:
+        named = f"of another topology that is also named {own.name!r}, such as an earlier one of a notebook's cell"
+    raise TopologyError(f"{where} was given a stream {named}; read both from one topology.")

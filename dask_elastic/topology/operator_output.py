@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from dask_elastic.topology import validation
-from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.graph import OperatorGraph, check_same
 from dask_elastic.topology.operators import SinkOperator
 from dask_elastic.topology.sink import Sink
 from dask_elastic.vocab.errors import TopologyError
@@ -130,17 +130,28 @@ class OperatorOutput(ProducedRows):
             "write stream.key_by('column').compute(...)."
         )
 
+    def join(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: rows match by their keys, so `key_by` must come first.
+
+        Raises
+        ------
+        TopologyError
+            Always.
+        """
+        raise TopologyError(
+            f"stream of {self._label()}: join and join_asof match rows by key; "
+            "write stream.key_by('column').join(other.key_by('column'), ...)."
+        )
+
+    join_asof = join
+
     def _checked(self, other: object, method: str) -> OperatorOutput:
         where = f"stream of {self._label()}: {method}"
         if isinstance(other, KeyedOutput):
             raise TopologyError(f"{where} was given {other!r}; {method} takes streams before their key_by.")
         if not isinstance(other, OperatorOutput):
             raise TopologyError(f"{where} was given {other!r}, of type {type(other).__name__}; give a Stream.")
-        if other.topology is not self._topology:
-            raise TopologyError(
-                f"{where} was given a stream of topology {other.topology.name!r}, but this is topology "
-                f"{self._topology.name!r}; read both from one topology."
-            )
+        check_same(self._topology, other.topology, where)
         return other
 
 

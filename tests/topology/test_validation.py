@@ -204,6 +204,12 @@ def test_compute_without_keys_is_refused(stream):
         stream.compute({"rows": Rows()}, name="x")
 
 
+@pytest.mark.parametrize("method", ["join", "join_asof"])
+def test_join_without_keys_is_refused(stream, method):
+    with pytest.raises(TopologyError, match=r"stream of 'numbers': join and join_asof .*key_by\('column'\)\.join\("):
+        getattr(stream, method)(stream.key_by("plane"), within="1h")
+
+
 def test_bad_sinks_are_refused(stream):
     with pytest.raises(TopologyError, match="sink 'out': Nowhere is a class"):
         stream.sink(Nowhere, name="out")
@@ -223,6 +229,14 @@ def test_bad_unions_are_refused(stream):
         stream.union(stream.key_by("n"))
     with pytest.raises(TopologyError, match="was given 3, of type int"):
         stream.union(3)
+
+
+def test_streams_of_two_topologies_of_one_name_are_told_apart(stream):
+    later = Topology("test").source("numbers", Numbers())
+    with pytest.raises(TopologyError, match="of another topology that is also named 'test'"):
+        stream.union(later)
+    with pytest.raises(TopologyError, match="of another topology that is also named 'test'"):
+        stream.key_by("plane").join(later.key_by("plane"), within="1h")
 
 
 def test_bad_feeds_are_refused(topology, stream):

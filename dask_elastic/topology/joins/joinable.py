@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from dask_elastic.topology import validation
+from dask_elastic.topology.graph import check_same
 from dask_elastic.topology.joins import definition
 from dask_elastic.topology.joins.definition import SideSchema
 from dask_elastic.topology.joins.joining import LEFT, RIGHT, How, Joining, JoinSide
@@ -205,11 +206,7 @@ class Joinable(KeyedOutput, ABC, Generic[S]):
             raise TopologyError(
                 f"{where} was given {other!r}; give the other stream with its keys: stream.key_by(...)."
             )
-        if other._topology is not self._topology:
-            raise TopologyError(
-                f"{where} was given a stream of topology {other._topology.name!r}, but this is topology "
-                f"{self._topology.name!r}; read both from one topology."
-            )
+        check_same(self._topology, other._topology, where)
         times = (time, time) if time is None or isinstance(time, str) else time
         if not isinstance(times, list | tuple) or len(times) != 2:
             raise TopologyError(f"{where}: time is {time!r}; give the name of a column, or a pair of them.")
