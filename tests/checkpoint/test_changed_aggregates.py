@@ -161,6 +161,12 @@ def test_aggregate_that_cannot_be_computed_is_named_with_its_operator(tmp_path, 
     assert "Give the operator another name" in str(raised.value)
 
 
+def test_mean_that_cannot_be_computed_says_of_what_it_can(tmp_path):
+    _, state = saved(tmp_path, {"flights": Count(), "sum": Sum("delay")})
+    with pytest.raises(CheckpointError, match=r"\(a mean needs a sum and a count of the same column; each of these"):
+        ChangedAggregates.of(state, operator({"mean": Mean("delay")}))
+
+
 def test_sum_that_a_mean_may_have_rounded_is_refused(tmp_path):
     rows = ROWS.set_column(1, "delay", pa.array([2**53, 1, 2, 3]))
     folder, state = saved(tmp_path, {"mean": Mean("delay")}, rows)

@@ -76,7 +76,9 @@ def carry_over(before: Mapping[str, Aggregate], now: Mapping[str, Aggregate]) ->
     unknown = [f"{name}={now[name]!r}" for name, origin in origins.items() if origin is None]
     if unknown:
         known = ", ".join(f"{name}={aggregate!r}" for name, aggregate in before.items())
-        raise TopologyError(f"{', '.join(unknown)} cannot be computed from the state of {known}")
+        sums = any(type(now[name]) in (Count, Sum, Mean) for name, origin in origins.items() if origin is None)
+        hint = " (a mean needs a sum and a count of the same column; each of these needs the mean)" if sums else ""
+        raise TopologyError(f"{', '.join(unknown)} cannot be computed from the state of {known}{hint}")
     return {name: origin for name, origin in origins.items() if origin is not None}
 
 
