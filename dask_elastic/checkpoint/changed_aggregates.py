@@ -118,7 +118,21 @@ def _changed_join(before: Compute, now: Compute) -> str:
         return ""
     if str(before.join) != str(now.join):
         return f"{before.join} before, {now.join} now"
-    return f"the columns of the results were {before.join.output.names}, and are {now.join.output.names}"
+    return (
+        f"of the columns of the results, {_changed_columns(before.join.output, now.join.output)}. To keep the state, "
+        "have the columns of before joined: left_schema= and right_schema= choose them"
+    )
+
+
+def _changed_columns(before: pa.Schema, now: pa.Schema) -> str:
+    """Return which columns have gone, come, or changed their types."""
+    types = [name for name in before.names if name in now.names and before.field(name).type != now.field(name).type]
+    changes = [
+        *(f"{name!r} is missing" for name in before.names if name not in now.names),
+        *(f"{name!r} is new" for name in now.names if name not in before.names),
+        *(f"{name!r} was {before.field(name).type} and is {now.field(name).type}" for name in types),
+    ]
+    return ", ".join(changes) or "the order has changed"
 
 
 def _changed_windows(before: Compute, now: Compute) -> str:

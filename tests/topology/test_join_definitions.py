@@ -223,7 +223,11 @@ def test_resumed_job_keeps_the_state_of_the_same_join_only():
         _changed_join(before, declared(within="2h"))
         == "inner join from -1h to 1h before, inner join from -2h to 2h now"
     )
-    assert "the columns" in _changed_join(before, declared(left_schema={**LEFT, "price": pa.int64()}))
+    changed = _changed_join(before, declared(left_schema={**LEFT, "price": pa.int64(), "item": pa.string()}))
+    assert changed.startswith("of the columns of the results, 'price' was double and is int64. To keep the state, have")
+    changed = _changed_join(before, declared(left_schema={name: LEFT[name] for name in ("order", "at", "item")}))
+    assert "'price' is missing. To keep" in changed
+    assert "left_schema= and right_schema= choose them" in changed
     left, _ = keyed()
     counted = left.compute({"rows": de.aggregate.Count()}, name="rows").topology.operator("rows")
     assert _changed_join(counted, before) == "that of another operator before, of inner join from -1h to 1h now"
