@@ -11,7 +11,14 @@ from typing import Literal, NoReturn, TypeAlias, TypeVar
 import pyarrow as pa
 
 from dask_elastic.executor.row_search import RowSearch, is_failure_of_row
-from dask_elastic.vocab.errors import ElasticError, SourceError, StateError, StateValueError, UserCodeError
+from dask_elastic.vocab.errors import (
+    ElasticError,
+    NumericOverflow,
+    SourceError,
+    StateError,
+    StateValueError,
+    UserCodeError,
+)
 
 Result = TypeVar("Result")
 OnError = Literal["fail", "skip"]
@@ -96,6 +103,8 @@ class ErrorPolicy:
             If user code raises and `on_error` is "fail".
         StateError
             If user code uses its state in a way that is not declared; names the operator.
+        NumericOverflow
+            If an aggregate exceeds its type; names the operator.
         """
         number = self._batches.get(operator, 0)
         self._batches[operator] = number + 1
@@ -112,6 +121,8 @@ class ErrorPolicy:
             raise _explained(operator, number, error) from error
         except StateError as error:
             raise StateError(f"operator {operator!r}: {error}") from error
+        except NumericOverflow as error:
+            raise NumericOverflow(f"operator {operator!r}: {error}") from error
 
     def _skipping(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
         results: list[Result] = []
