@@ -9,6 +9,7 @@ import dask.config
 import pytest
 from dask.utils import parse_timedelta
 
+import dask_elastic as de
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
@@ -27,6 +28,11 @@ def test_option_overrides_configuration_which_overrides_defaults():
         assert job_options({}).inbox_time == 0.007
         assert job_options({}).channel_window == 2**20
         assert job_options({"inbox_time": 0.5, "channel_window": 10}).inbox_time == 0.5
+
+
+def test_submit_documents_every_option():
+    described = de.submit.__doc__
+    assert [name for name in NAMES if f"``{name}``" not in described] == []
 
 
 def test_durations_and_sizes_accept_texts_and_numbers():
