@@ -399,8 +399,9 @@ class JobReader(JobMeasures):
         Returns
         -------
         dict of str to int, or pyarrow.Table
-            Without `operator`, the exact number of rows by operator; with it, the rows, and the error of each in the
-            column ``__error``. Beyond 64 MiB on a worker, rows are counted but not kept.
+            Without `operator`, the number of rows by operator; with it, the rows, and the error of each in the column
+            ``__error``. Beyond 64 MiB on a worker, rows are counted but not kept. A restart of the job loses them, and
+            counts those that it processes again twice.
         """
         if operator is None:
             return dict(self._describe().dead_letters)
