@@ -16,6 +16,7 @@ from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.state.fused.fused_store import FusedStore
 from dask_elastic.topology.operators import Compute
 from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.listed_arrays import listed_array
 
 
 def find_key(
@@ -81,7 +82,7 @@ def _row(operator: Compute, schema: pa.Schema, key: Sequence[Any]) -> pa.RecordB
     columns = []
     for name, value in zip(operator.keys, key, strict=True):
         try:
-            columns.append(pa.array([value], schema.field(name).type))
+            columns.append(listed_array([value], schema.field(name).type))
         except (pa.ArrowException, TypeError) as error:
             kind = schema.field(name).type
             raise StateError(f"key column {name!r} of {operator.name!r} is {kind}, which {value!r} is not") from error

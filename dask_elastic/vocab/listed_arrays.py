@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from types import NoneType
 from typing import Any
 
@@ -27,6 +28,8 @@ _NUMBERS: dict[Any, dict[int, np.dtype[Any]]] = {
     for kind, codes in {int: "bhiqBHIQ", float: "d", bool: "?"}.items()
 }
 """Types of NumPy that hold objects of Python without loss, or raise an error, by the ids of Arrow's."""
+
+_INTEGERS = frozenset(_NUMBERS[int])
 
 _OFFSETS: dict[Any, dict[int, type]] = {
     str: {pa.string().id: np.int32, pa.large_string().id: np.int64},
@@ -55,7 +58,8 @@ def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     Raises
     ------
     ArrowException, TypeError, ValueError, OverflowError
-        Those of `pyarrow.array`, if an object does not fit the type.
+        Those of `pyarrow.array`, if an object does not fit the type; also if it is a number with a fraction, and the
+        type is one of integers, where `pyarrow.array` truncates.
 
     Examples
     --------
@@ -65,7 +69,12 @@ def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     ['a', 'bc']
     """
     plain = None if "pandas" in sys.modules else _plain_array(values, type_)
-    return pa.array(values, type_) if plain is None else plain
+    if plain is not None:
+        return plain
+    made = pa.array(values, type_)
+    if type_ is not None and type_.id in _INTEGERS:
+        _check_whole(values, type_)
+    return made
 
 
 def batch_of_dicts(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None) -> pa.RecordBatch:
@@ -132,6 +141,15 @@ def _column(values: Any) -> Any:
     is_plain = type(values) is np.ndarray and values.ndim == 1 and values.dtype.isnative
     # Arrow keeps an array alive that shares its memory, but its owner could change it.
     return array_of(values.copy()) if is_plain and values.dtype.kind in "biuf" else values
+
+
+def _check_whole(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType) -> None:
+    """Raise if a number has a fraction; Arrow has accepted all of them as integers."""
+    if set(map(type, values)) <= {int, NoneType}:
+        return
+    for value in values:
+        if isinstance(value, float | np.floating | Decimal) and value % 1:
+            raise pa.ArrowInvalid(f"{value!r} has a fraction, and would be truncated as {type_}")
 
 
 def _plain_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType | None) -> pa.Array | None:

@@ -107,6 +107,12 @@ def test_bag_of_dicts_has_one_row_per_item():
     assert read(sources.from_dask(bag).columns_read(("n",)))[0][0].schema.names == ["n"]
 
 
+def test_fraction_in_a_bag_is_no_integer_of_its_schema():
+    bag = db.from_sequence([{"n": 1}, {"n": 2.5}], npartitions=1)
+    with pytest.raises(Exception, match=r"2\.5 has a fraction, and would be truncated as int16"):
+        read(sources.from_dask(bag, schema=pa.schema({"n": pa.int16()})))
+
+
 def test_bag_with_schema_has_its_types():
     bag = db.from_sequence([{"n": None}, {"n": 2}], npartitions=2)
     with pytest.raises(

@@ -228,6 +228,21 @@ def test_row_that_returns_wrong_columns_is_skipped_and_its_change_undone():
     assert "returned a row with the columns ['other']" in letter["__error"]
 
 
+@pytest.mark.parametrize("declared", [{"change": pa.int64()}, None])
+def test_fraction_in_a_column_of_integers_is_an_error_of_its_row(declared):
+    """Columns that are not declared have the types of the first rows."""
+
+    @de.per_row(output=declared)
+    def halves(row, state):
+        return {"change": row["value"] / 2 if row["value"] % 2 else row["value"] // 2}
+
+    table = pa.table({"key": ["a"] * 4, "value": [2, 4, 7, 8]})
+    with pytest.raises(UserCodeError, match=r"change: int64\): 3\.5 has a fraction, and would be truncated as int64"):
+        results(halves, table, 1, on_error="fail")
+    result = results(halves, table, 1)
+    assert [letter["value"] for letter in result.dead_letters["changes"].to_pylist()] == [7]
+
+
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
 def test_wrong_number_of_values_is_no_failure_of_a_row(on_error):
     """With fewer rows it may happen to fit."""

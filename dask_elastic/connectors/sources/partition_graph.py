@@ -9,6 +9,7 @@ import cloudpickle
 import pyarrow as pa
 
 from dask_elastic.topology.tables import as_table
+from dask_elastic.vocab.listed_arrays import listed_array
 
 
 class PartitionGraph:
@@ -152,5 +153,5 @@ def bag_rows(part: Any, schema: pa.Schema | None = None) -> pa.Table:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
     if unexpected := [name for name in names if name not in schema.names]:
         raise ValueError(f"items have {unexpected[0]!r}, which schema= lacks; add it, or remove it from the items")
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    columns = [listed_array([row.get(field.name) for row in rows], field.type) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -15,6 +15,7 @@ from dask_elastic.topology.logic_level import KeyLogic, LeveledLogic, RowLogic
 from dask_elastic.topology.tables import as_batches
 from dask_elastic.topology.windows.instances import Instances
 from dask_elastic.vocab.errors import SchemaMismatch
+from dask_elastic.vocab.listed_arrays import batch_of_dicts
 
 Function = Callable[..., Any]
 Groups = npt.NDArray[np.intp]
@@ -137,7 +138,7 @@ class _DictPartials(PartialCalls):
 
     def _batch(self, found: list[Mapping[str, Any]]) -> pa.RecordBatch:
         try:
-            return pa.RecordBatch.from_pylist(found, self._schema)
+            return batch_of_dicts(found, self._schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             declared = ", ".join(f"{field.name}: {field.type}" for field in self._schema)
             raise TypeError(
