@@ -10,7 +10,7 @@ Not done
 
 Notes
 -----
-ALBIC, sections 2.1 and 5.4. METIS holds the interpreter's lock while it cuts.
+ALBIC, sections 2.1 and 5.4.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from dask_elastic.planning.checked_arrays import Floats, Ints, Mask
 from dask_elastic.planning.extras import require
 from dask_elastic.planning.placement.graph_partition import UNEVEN, units
+from dask_elastic.planning.placement.metis import Graph, cut
 
 FEW = 10
 """Parts of up to so many groups are cut by trying all cuts."""
@@ -55,10 +56,9 @@ class Bisection:
     def __init__(self, traffic: Any, weight: Floats, seed: int):
         self.cuts = 0
         self._weight = weight
-        self._pymetis = require("pymetis", "graph partitioning")
-        self._options = self._pymetis.Options()
-        self._options.seed = int(seed) % (2**31 - 1)
-        self._options.ufactor = round(1000 * (UNEVEN - 1))
+        # Whether it is missing does not depend on the size of the problem.
+        require("pymetis", "graph partitioning")
+        self._seed = seed
         self._row = self._column = np.zeros(0, dtype=np.int64)
         self._rate = np.zeros(0)
         if traffic is not None:
@@ -114,17 +114,7 @@ class Bisection:
     def _cut(self, starts: Ints, column: Ints, weight: Ints, rate: Ints) -> Mask:
         """Return the second half by METIS."""
         self.cuts += 1
-        _, label = self._pymetis.part_graph(
-            2,
-            # METIS reads arrays of 64 bits in place; lists take as long as the cut.
-            self._pymetis.CSRAdjacency(starts, column),
-            vweights=weight,
-            eweights=rate,
-            tpwgts=[0.5, 0.5],
-            recursive=True,
-            options=self._options,
-        )
-        half: Mask = np.asarray(label) == 1
+        half: Mask = cut(Graph(starts, column, weight, rate), 2, self._seed, UNEVEN) == 1
         if half.all() or not half.any():
             # The lightest group makes a half of its own.
             half[np.argmin(weight)] ^= True
@@ -141,12 +131,12 @@ def _best_halves(table: Floats, weight: Floats) -> Mask:
     cuts = (np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size)) & 1
     side = cuts.astype(np.float64)
     inside = ((side @ table) * side).sum(axis=2)
-    cut = table.sum(axis=2) @ side.T - inside
+    lost = table.sum(axis=2) @ side.T - inside
     whole = weight.sum(axis=1)[:, None]
     share = weight @ side.T / whole
     over = np.maximum(np.abs(share - 0.5) - (UNEVEN - 1) / 2, 0.0)
     least = over.min(axis=1, keepdims=True)
-    cut = np.where(over <= least + 1e-12, cut, np.inf)
-    near = np.where(cut <= cut.min(axis=1, keepdims=True), np.abs(share - 0.5), np.inf)
+    lost = np.where(over <= least + 1e-12, lost, np.inf)
+    near = np.where(lost <= lost.min(axis=1, keepdims=True), np.abs(share - 0.5), np.inf)
     halves: Mask = cuts[np.argmin(near, axis=1)] == 1
     return halves

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dask_elastic.planning.extras import require
+from dask_elastic.planning.placement.metis import Graph, cut
 from dask_elastic.planning.placement.problem import Floats, Ints
 
 _UNITS = 10_000
@@ -90,20 +90,16 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
 
 def _halves(graph: Any, weight: Floats, left: int, right: int, uneven: float, seed: int) -> Any:
     """Return which vertices belong to the right half, which is later cut into `right` parts."""
-    pymetis = require("pymetis", "graph partitioning")
-    options = pymetis.Options()
-    options.seed = int(seed) % (2**31 - 1)
-    options.ufactor = round(1000 * (uneven - 1))
-    _, found = pymetis.part_graph(
-        2,
-        pymetis.CSRAdjacency(graph.indptr.astype(np.int64), graph.indices.astype(np.int64)),
-        vweights=units(weight, np.zeros(len(weight), dtype=np.int64), 1),
-        eweights=units(graph.data, np.zeros(graph.nnz, dtype=np.int64), 1),
-        tpwgts=[left / (left + right), right / (left + right)],
-        recursive=True,
-        options=options,
+    starts, neighbours = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
+    rates = units(graph.data, np.zeros(graph.nnz, dtype=np.int64), 1)
+    found = cut(
+        Graph(starts, neighbours, units(weight, np.zeros(len(weight), dtype=np.int64), 1), rates),
+        parts=2,
+        seed=seed,
+        uneven=uneven,
+        shares=[left / (left + right), right / (left + right)],
     )
-    half = np.asarray(found) == 1
+    half = found == 1
     # Each half needs a vertex for each of its parts: the lightest of the other half are added.
     for side, least in ((half, right), (~half, left)):
         missing = least - int(side.sum())
