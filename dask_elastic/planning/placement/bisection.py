@@ -1,12 +1,13 @@
-"""Cuts many parts of a graph in two at once, each with little traffic between its halves.
+"""Cuts many parts of a graph at once, each in two, or in two several times, with little traffic between the pieces.
 
 Goal
     The cuts of COLA, which halves thousands of parts, at a cost of some microseconds for each.
 Heuristic
     The edges within all parts are selected, scaled and sorted together. Parts of a few groups are cut best of all cuts
-    within the allowed imbalance, of all parts of one size at once; METIS cuts the others.
+    within the allowed imbalance, of all parts of one size at once. METIS cuts the others: large ones in one call in as
+    many pieces as repeated cuts would make, while no piece can be empty.
 Not done
-    Cuts into more than two, or into halves of different weight: `dask_elastic.planning.placement.graph_partition`.
+    Halves of different weight: `dask_elastic.planning.placement.graph_partition`.
 
 Notes
 -----
@@ -15,7 +16,8 @@ ALBIC, sections 2.1 and 5.4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,12 @@ from dask_elastic.planning.placement.metis import Graph, cut
 
 FEW = 10
 """Parts of up to so many groups are cut by trying all cuts."""
+
+MANY = 2_000
+"""METIS cuts parts of so many groups or more into pieces of about `FEW` groups at once, others in two."""
+
+_LIGHTEST = 2.5
+"""Halves weigh at least their part's weight divided by this, where no group is as heavy as that."""
 
 
 class Bisection:
@@ -44,20 +52,20 @@ class Bisection:
     Attributes
     ----------
     cuts : int
-        Parts that METIS has cut.
+        Calls of METIS.
 
     Examples
     --------
     >>> bisection = Bisection(None, np.ones(5), seed=0)
-    >>> [half.tolist() for half in bisection.halves([np.array([0, 3]), np.array([1, 2, 4])])]
-    [[True, False], [True, True, False]]
+    >>> bisection.pieces(np.array([0, 3, 1, 2, 4]), np.array([2, 3]), np.array([1, 1])).tolist()
+    [1, 0, 1, 1, 0]
     """
 
     def __init__(self, traffic: Any, weight: Floats, seed: int):
-        self.cuts = 0
-        self._weight = weight
         # Whether it is missing does not depend on the size of the problem.
         require("pymetis", "graph partitioning")
+        self.cuts = 0
+        self._weight = weight
         self._seed = seed
         self._row = self._column = np.zeros(0, dtype=np.int64)
         self._rate = np.zeros(0)
@@ -72,53 +80,96 @@ class Bisection:
         inside = part[self._row] == part[self._column]
         self._row, self._column, self._rate = self._row[inside], self._column[inside], self._rate[inside]
 
-    def halves(self, parts: Sequence[Ints]) -> list[Mask]:
-        """Return which groups of each part are in its second half.
+    def pieces(self, members: Ints, sizes: Ints, levels: Ints) -> Ints:
+        """Return the piece of each group in its part: 0 or 1 of parts cut once, 0 to 3 of those cut twice, and so on.
 
         Parameters
         ----------
-        parts : sequence of array of int
-            The groups of each part, two or more in ascending order; no group is in several parts.
+        members : array of int
+            The groups of the first part, then those of the next one, each in ascending order.
+        sizes : array of int
+            The number of groups of each part, 2 or more.
+        levels : array of int
+            How often each part is cut in two; parts of up to `FEW` groups once.
+
+        Returns
+        -------
+        array of int
+            The piece of each of these groups; no part has all its groups in one piece.
         """
-        sizes = np.array([len(part) for part in parts])
-        members, part = np.concatenate(parts), np.repeat(np.arange(len(parts)), sizes)
+        parts, begins = len(sizes), np.cumsum(sizes) - sizes
+        part = np.repeat(np.arange(parts), sizes)
         owner = np.full(len(self._weight), -1, dtype=np.int64)
         place = np.zeros(len(self._weight), dtype=np.int64)
-        owner[members], place[members] = part, np.arange(len(members)) - (np.cumsum(sizes) - sizes)[part]
+        owner[members], place[members] = part, np.arange(len(members)) - begins[part]
         at = owner[self._row]
         inside = np.flatnonzero((at >= 0) & (at == owner[self._column]))
         inside = inside[np.argsort(at[inside], kind="stable")]
         at, row, column = at[inside], place[self._row[inside]], place[self._column[inside]]
-        rate = units(self._rate[inside], at, len(parts))
-        weight = units(self._weight[members], part, len(parts))
-        begins, edges = np.cumsum(sizes) - sizes, np.searchsorted(at, np.arange(len(parts) + 1))
-        found: list[Mask] = [np.zeros(0, dtype=np.bool_)] * len(parts)
-        for size in range(2, FEW + 1):
+        rate, weight = units(self._rate[inside], at, parts), units(self._weight[members], part, parts)
+        piece = np.zeros(len(members), dtype=np.int64)
+        few = np.flatnonzero(sizes[at] <= FEW)
+        for size in np.unique(sizes[sizes <= FEW]).tolist():
             some = np.flatnonzero(sizes == size)
-            if some.size:
-                number = np.full(len(parts), -1, dtype=np.int64)
-                number[some] = np.arange(len(some))
-                own = number[at] >= 0
-                table = np.zeros((len(some), size, size))
-                table[number[at[own]], row[own], column[own]] = rate[own]
-                weights = weight[begins[some][:, None] + np.arange(size)].astype(np.float64)
-                for one, half in zip(some.tolist(), _best_halves(table, weights), strict=True):
-                    found[one] = half
+            number = np.full(parts, -1, dtype=np.int64)
+            number[some] = np.arange(len(some))
+            own = few[number[at[few]] >= 0]
+            table = np.zeros((len(some), size, size))
+            table[number[at[own]], row[own], column[own]] = rate[own]
+            groups = begins[some][:, None] + np.arange(size)
+            piece[groups] = _best_halves(table, weight[groups].astype(np.float64))
+        edges = np.searchsorted(at, np.arange(parts + 1))
         for one in np.flatnonzero(sizes > FEW).tolist():
-            edge = slice(edges[one], edges[one + 1])
+            edge, group = slice(edges[one], edges[one + 1]), slice(begins[one], begins[one] + sizes[one])
             starts = np.searchsorted(row[edge], np.arange(sizes[one] + 1))
-            own_weight = weight[begins[one] : begins[one] + sizes[one]]
-            found[one] = self._cut(starts, column[edge], own_weight, rate[edge])
-        return found
+            piece[group] = self._cut(Graph(starts, column[edge], weight[group], rate[edge]), 1 << int(levels[one]))
+        return piece
 
-    def _cut(self, starts: Ints, column: Ints, weight: Ints, rate: Ints) -> Mask:
-        """Return the second half by METIS."""
+    def _cut(self, graph: Graph, pieces: int) -> Ints:
+        """Return the pieces by METIS."""
         self.cuts += 1
-        half: Mask = cut(Graph(starts, column, weight, rate), 2, self._seed, UNEVEN) == 1
-        if half.all() or not half.any():
-            # The lightest group makes a half of its own.
-            half[np.argmin(weight)] ^= True
-        return half
+        piece = cut(graph, pieces, self._seed, UNEVEN)
+        if (piece == piece[0]).all():
+            # The lightest group makes a piece of its own.
+            piece[np.argmin(graph.weights)] ^= 1
+        return piece
+
+
+def depths(sizes: Ints, whole: Floats, heaviest: Floats, least: float) -> Ints:
+    """Return how often each part is cut in two in one call of METIS, 1 or more.
+
+    The pieces have at least `FEW` groups and weigh at least `least` on average. Where a group weighs as much as a piece
+    does, another piece may be empty; METIS must not cut that one, as it prints a warning.
+
+    Parameters
+    ----------
+    sizes : array of int
+        The number of groups of each part.
+    whole, heaviest : array of float
+        The weight of each part and of its heaviest group.
+    least : float
+        The weight of a part that is not cut again.
+
+    Returns
+    -------
+    array of int
+        The number of cuts, each of which doubles the number of pieces.
+
+    Examples
+    --------
+    >>> whole, heaviest = np.full(3, 3_000.0), np.array([1.0, 100.0, 1.0])
+    >>> depths(np.array([3_000, 3_000, 500]), whole, heaviest, least=1.0).tolist()
+    [8, 3, 1]
+    >>> depths(np.array([3_000, 3_000, 500]), whole, heaviest, least=700.0).tolist()
+    [2, 2, 1]
+    """
+    none = np.finfo(np.float64).tiny
+    by_groups = np.where(sizes >= MANY, np.log2(sizes / FEW), 1)
+    by_weight = np.log2(np.maximum(whole, none) / max(least, none))
+    by_heaviest = np.log(np.maximum(whole, none) / np.maximum(heaviest, none)) / math.log(_LIGHTEST)
+    cuts = np.minimum(np.minimum(by_groups, by_weight), by_heaviest)
+    result: Ints = np.maximum(np.floor(cuts), 1).astype(np.int64)
+    return result
 
 
 def _best_halves(table: Floats, weight: Floats) -> Mask:
@@ -127,16 +178,25 @@ def _best_halves(table: Floats, weight: Floats) -> Mask:
     The weight of a half is within the allowed imbalance if that is possible; then least traffic is cut.
     """
     size = weight.shape[1]
-    # The last group is in the first half: the other cuts are the same with the halves exchanged.
-    cuts = (np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size)) & 1
-    side = cuts.astype(np.float64)
-    inside = ((side @ table) * side).sum(axis=2)
-    lost = table.sum(axis=2) @ side.T - inside
-    whole = weight.sum(axis=1)[:, None]
-    share = weight @ side.T / whole
-    over = np.maximum(np.abs(share - 0.5) - (UNEVEN - 1) / 2, 0.0)
-    least = over.min(axis=1, keepdims=True)
-    lost = np.where(over <= least + 1e-12, lost, np.inf)
-    near = np.where(lost <= lost.min(axis=1, keepdims=True), np.abs(share - 0.5), np.inf)
-    halves: Mask = cuts[np.argmin(near, axis=1)] == 1
+    side, crossing = _all_cuts(size)
+    one, other = np.triu_indices(size, 1)
+    # Products of this size take longer in BLAS, which wakes its threads for them.
+    lost = np.einsum("gp,cp->gc", table[:, one, other], crossing)
+    share = np.einsum("gv,cv->gc", weight, side) / weight.sum(axis=1)[:, None]
+    uneven = np.abs(share - 0.5)
+    over = np.maximum(uneven - (UNEVEN - 1) / 2, 0.0)
+    lost[over > over.min(axis=1, keepdims=True) + 1e-12] = np.inf
+    uneven[lost > lost.min(axis=1, keepdims=True)] = np.inf
+    halves: Mask = side[np.argmin(uneven, axis=1)] == 1
     return halves
+
+
+@cache
+def _all_cuts(size: int) -> tuple[Floats, Floats]:
+    """Return all cuts of some groups as ones: the groups of the second half, and the pairs that are cut.
+
+    The last group is in the first half: the other cuts are the same with the halves exchanged.
+    """
+    side = (np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size)) & 1
+    one, other = np.triu_indices(size, 1)
+    return side.astype(np.float64), (side[:, one] != side[:, other]).astype(np.float64)

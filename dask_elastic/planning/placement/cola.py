@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from heapq import heappop, heappush, heapreplace
 
 import numpy as np
 
-from dask_elastic.planning.placement.bisection import Bisection
 from dask_elastic.planning.placement.check import approach, settle
 from dask_elastic.planning.placement.correlation import match
 from dask_elastic.planning.placement.draft import Draft
+from dask_elastic.planning.placement.packing import packed
 from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, collocation, load_distance
+from dask_elastic.planning.placement.splits import Splits
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
@@ -86,128 +86,16 @@ class Cola:
         return best
 
     def _from_scratch(self, problem: PlacementProblem, seed: int) -> Ints:
-        parts = _Parts(problem, seed)
-        bins, checked = int(problem.live.sum()), 0
+        splits = Splits(problem.traffic, problem.weight, seed)
         most = (1 + self.max_distance) * problem.mean * (1 + SLACK)
+        count = min(int(problem.live.sum()), problem.groups)
         while True:
-            last, count = not parts.queue, len(parts.members)
+            last = count == problem.groups
+            bin = packed(problem, *splits.parts(count), math.inf if last else most)
+            if bin is not None and (last or load_distance(problem, bin) <= self.max_distance * problem.mean):
+                return _exchanged(problem, bin)
             # Packing is tried again when the number of parts has grown by a quarter.
-            if last or (count >= bins and count >= 1.25 * checked):
-                checked = count
-                bin = parts.packed(math.inf if last else most)
-                if bin is not None and (last or load_distance(problem, bin) <= self.max_distance * problem.mean):
-                    return _exchanged(problem, bin)
-            parts.split()
-
-
-class _Parts:
-    """Parts of the groups, of which the heaviest is split next.
-
-    Attributes
-    ----------
-    members : list of array of int
-        The groups of each part.
-    label : array of int
-        The part of each group.
-    queue : list
-        The parts that can be split, a heap with the heaviest first.
-    """
-
-    def __init__(self, problem: PlacementProblem, seed: int):
-        self._problem = problem
-        self._bisection = Bisection(problem.traffic, problem.weight, seed)
-        self.label: Ints = np.zeros(problem.groups, dtype=np.int64)
-        self.members: list[Ints] = []
-        self.size: list[float] = []
-        self.queue: list[tuple[float, int]] = []
-        # By number of a part: its two halves and their weights.
-        self._halves: dict[int, tuple[tuple[Ints, float], tuple[Ints, float]]] = {}
-        self._add(0, np.arange(problem.groups), float(problem.weight.sum()))
-
-    def split(self) -> None:
-        """Split the heaviest part that has several groups."""
-        size, part = self.queue[0]
-        if part not in self._halves:
-            # Cuts of different parts do not depend on each other: those that are likely to be next are made together.
-            self._cut([one for weight, one in self.queue if weight <= size / 2 and one not in self._halves])
-        heappop(self.queue)
-        first, second = self._halves.pop(part)
-        self._add(part, *first)
-        self._add(len(self.members), *second)
-
-    def _cut(self, parts: list[int]) -> None:
-        """Cut some parts in two."""
-        groups = [self.members[part] for part in parts]
-        self._bisection.keep(self.label)
-        halves = self._bisection.halves(groups)
-        members, second = np.concatenate(groups), np.concatenate(halves)
-        begins = np.cumsum([0, *map(len, groups[:-1])])
-        weight = self._problem.weight[members]
-        sums = [np.add.reduceat(np.where(side, weight, 0.0), begins).tolist() for side in (~second, second)]
-        for part, group, half, left, right in zip(parts, groups, halves, *sums, strict=True):
-            self._halves[part] = (group[~half], left), (group[half], right)
-
-    def packed(self, most: float) -> Ints | None:
-        """Return the bin of each group, with the parts on bins, heaviest first onto the least loaded one.
-
-        Parameters
-        ----------
-        most : float
-            The largest share of its capacity that a bin may bear; None is returned where one would bear more.
-        """
-        problem, size = self._problem, np.array(self.size)
-        if self._crowds(size, most):
-            return None
-        order = np.argsort(-size, kind="stable").tolist()
-        place = np.zeros(len(size), dtype=np.int64)
-        if (problem.strength == problem.strength[0]).all():
-            queue = [(0.0, bin) for bin in np.flatnonzero(problem.live).tolist()]
-            for part in order:
-                load, bin = queue[0]
-                place[part] = bin
-                heapreplace(queue, (load + self.size[part], bin))
-            return place[self.label]
-        shares, strength, each = np.where(problem.live, 0.0, np.inf), problem.strength.tolist(), 1 / problem.strength
-        after = np.empty(problem.bins)
-        # Where no bin is twice as strong as another, parts go to empty bins first, the strongest of them.
-        empty = sorted(np.flatnonzero(problem.live).tolist(), key=lambda bin: -strength[bin])
-        if strength[empty[0]] <= 2 * strength[empty[-1]]:
-            for part, bin in zip(order, empty, strict=False):
-                place[part] = bin
-                shares[bin] = self.size[part] / strength[bin]
-            if (shares[empty] > most).any():
-                return None
-            del order[: len(empty)]
-        for part in order:
-            np.multiply(each, self.size[part], out=after)
-            after += shares
-            bin = int(after.argmin())
-            place[part] = bin
-            shares[bin] += self.size[part] / strength[bin]
-            if shares[bin] > most:
-                return None
-        return place[self.label]
-
-    def _crowds(self, size: Floats, most: float) -> bool:
-        """Return whether every packing loads some bin with more: of k bins + 1 parts, one bin gets k + 1."""
-        bins, limit = int(self._problem.live.sum()), most * float(self._problem.strength.max())
-        sums = np.append(0.0, np.cumsum(np.sort(size)[::-1]))
-        for several in range((len(size) - 1) // bins + 1):
-            last = several * bins + 1
-            if sums[last] - sums[last - several - 1] > limit * (1 + SLACK):
-                return True
-        return False
-
-    def _add(self, part: int, members: Ints, weight: float) -> None:
-        """Add a part, or replace one that was split."""
-        if part == len(self.members):
-            self.members.append(members)
-            self.size.append(weight)
-            self.label[members] = part
-        else:
-            self.members[part], self.size[part] = members, weight
-        if len(members) > 1:
-            heappush(self.queue, (-weight, part))
+            count = min(math.ceil(1.25 * count), problem.groups)
 
 
 def _exchanged(problem: PlacementProblem, bin: Ints) -> Ints:
