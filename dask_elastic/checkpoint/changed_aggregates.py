@@ -125,7 +125,7 @@ def _changed_join(before: Compute, now: Compute) -> str:
 
 
 def _changed_columns(before: pa.Schema, now: pa.Schema) -> str:
-    """Return which columns have gone, come, or changed their types."""
+    """Return which columns are missing, new, or of another type."""
     types = [name for name in before.names if name in now.names and before.field(name).type != now.field(name).type]
     changes = [
         *(f"{name!r} is missing" for name in before.names if name not in now.names),
