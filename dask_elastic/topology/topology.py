@@ -12,6 +12,7 @@ from dask_elastic.topology.fused import explanation
 from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups, pairs
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SinkOperator, SourceOperator
+from dask_elastic.topology.pickled_functions import pickled
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.stream import Stream
 from dask_elastic.vocab.errors import SubmitError
@@ -215,7 +216,7 @@ class Topology(OperatorGraph):
     def _pickled(self) -> bytes:
         """Pickle the topology with cloudpickle, so that plain `pickle` also handles functions of no module."""
         try:
-            return bytes(cloudpickle.dumps(self.__dict__))
+            return pickled(self.__dict__)
         except Exception as error:
             # An object that cannot be pickled may raise any exception.
             faults = ((operator, _pickling_fault(operator)) for operator in self.operators)

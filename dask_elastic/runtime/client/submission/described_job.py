@@ -23,6 +23,7 @@ from dask_elastic.topology.component import Branch, Component, Exit, build_compo
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.topology.pickled_functions import pickled
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
@@ -237,10 +238,9 @@ def pickle_components(components: tuple[Component, ...]) -> bytes:
         Naming the operator, and the variable of its function where there is one, that cannot be pickled.
     """
     try:
-        data: bytes = cloudpickle.dumps(components)
+        return pickled(components)
     except Exception as error:  # any object may fail to pickle in any way of its own
         raise _blamed(components, error) from error
-    return data
 
 
 def _blamed(components: tuple[Component, ...], error: Exception) -> SubmitError:
