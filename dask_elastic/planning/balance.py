@@ -197,7 +197,7 @@ class _Tables:
         self._whole = whole
         # Within a node, and between nodes.
         self._costs = costs
-        self._same_costs = [len(np.unique(some)) <= 1 for some in costs]
+        self._same_cost = [_same(some) for some in costs]
         self.costs_by_node = not np.array_equal(*costs)
         self._place_of = places.copy()
         # What `_cheapest` has found for each task, and for which loads: tied tasks are searched again and again.
@@ -207,10 +207,11 @@ class _Tables:
         self._many_nodes = len(set(nodes)) > 1
         # By task, then by load, then by number: a task's shards are one slice.
         self._order = np.lexsort((whole, places))
-        self._bounds = np.searchsorted(places[self._order], np.arange(tasks + 1))
-        sums = np.concatenate([[0], np.cumsum(whole[self._order])])[self._bounds]
+        self._weights = whole[self._order]
+        bounds = np.searchsorted(places[self._order], np.arange(tasks + 1))
+        self._bounds: list[int] = bounds.tolist()
         self.places = list(range(tasks))
-        self.totals: list[int] = np.diff(sums).tolist()
+        self.totals: list[int] = np.diff(np.concatenate([[0], np.cumsum(self._weights)])[bounds]).tolist()
         self._shards: dict[int, list[tuple[int, int]]] = {}
 
     def set_aside(self, total: int) -> None:
@@ -234,11 +235,10 @@ class _Tables:
         place = self.places[position]
         found = self._shards.get(place)
         if found is None:
-            shards = self._order[self._bounds[place] : self._bounds[place + 1]]
-            weights = self._whole[shards]
+            some = slice(self._bounds[place], self._bounds[place + 1])
+            found = list(zip(self._weights[some].tolist(), self._order[some].tolist(), strict=True))
             # A shard without load never lowers a peak.
-            loaded = weights > 0
-            found = list(zip(weights[loaded].tolist(), shards[loaded].tolist(), strict=True))
+            del found[: bisect_left(found, (1, -1))]
             self._shards[place] = found
         return found
 
@@ -248,9 +248,11 @@ class _Tables:
         targets = self._positions_of(least) if self._many_nodes else [self.totals.index(least)]
         best: tuple[int, bool, int, int, int] | None = None
         for source in self._positions_of(peak):
-            node = self._nodes[source]
-            target = next((one for one in targets if self._nodes[one] == node), targets[0])
-            across = bool(self._nodes[target] != node)
+            target, across = targets[0], False
+            if self._many_nodes:
+                node = self._nodes[source]
+                target = next((one for one in targets if self._nodes[one] == node), target)
+                across = bool(self._nodes[target] != node)
             found = self._best_shard(source, peak, least, across)
             if found is None:
                 continue
@@ -285,7 +287,8 @@ class _Tables:
 
     def _best_shard(self, source: int, peak: int, least: int, across: bool) -> tuple[int, int] | None:
         """Return the larger load after the best move plus the cost of the move, and its shard."""
-        if not self._same_costs[across]:
+        cost = self._same_cost[across]
+        if cost is None:
             place, asked = self.places[source], (peak, least, across)
             known = self._cheapest_of.get(place)
             if known is None or known[0] != asked:
@@ -293,20 +296,17 @@ class _Tables:
             return known[1]
         # Only the two shards around the middle matter.
         shards = self._shards_of(source)
-        above = bisect_left(shards, (peak - least + 1) // 2, key=_weight)
-        options = []
+        above = bisect_left(shards, ((peak - least + 1) // 2, -1))
+        best: tuple[int, int] | None = None
         if above < len(shards):
+            # The target then has the larger load.
             weight, shard = shards[above]
-            options.append((max(peak - weight, least + weight), shard))
+            best = least + weight + cost, shard
         if above > 0:
             weight = shards[above - 1][0]
-            shard = shards[bisect_left(shards, (weight, -1))][1]
-            options.append((max(peak - weight, least + weight), shard))
-        if not options:
-            return None
-        cost = int(self._costs[across][0])
-        larger, shard = min(options)
-        return (larger + cost, shard) if larger + cost < peak else None
+            below = peak - weight + cost, shards[bisect_left(shards, (weight, -1))][1]
+            best = below if best is None or below < best else best
+        return best if best is not None and best[0] < peak else None
 
     def _cheapest(self, source: int, peak: int, least: int, costs: NDArray[np.int64]) -> tuple[int, int] | None:
         """Return what `_best_shard` does if the shards' costs differ: any shard may be the best."""
@@ -326,14 +326,17 @@ class _Tables:
         del shards[bisect_left(shards, entry)]
         insort(self._shards_of(target), entry)
         self._place_of[shard] = self.places[target]
-        for position in (source, target):
-            self._cheapest_of.pop(self.places[position], None)
+        if self._cheapest_of:
+            for position in (source, target):
+                self._cheapest_of.pop(self.places[position], None)
         self.totals[source] -= weight
         self.totals[target] += weight
 
 
-def _weight(entry: tuple[int, int]) -> int:
-    return entry[0]
+def _same(costs: NDArray[np.int64]) -> int | None:
+    """Return what the move of every shard costs; None if they cost different amounts."""
+    first = int(costs[0]) if len(costs) else 0
+    return first if (costs == first).all() else None
 
 
 def _whole(loads: NDArray[np.float64], *costs: NDArray[np.float64]) -> list[NDArray[np.int64]]:

@@ -12,10 +12,10 @@ from dask_elastic.topology.fused import explanation
 from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups, pairs
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SinkOperator, SourceOperator
-from dask_elastic.topology.pickled_functions import pickled
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.stream import Stream
 from dask_elastic.vocab.errors import SubmitError
+from dask_elastic.vocab.pickled_functions import pickled
 
 
 class Topology(OperatorGraph):

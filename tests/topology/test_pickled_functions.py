@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.topology.pickled_functions import pickled
+from dask_elastic.vocab.pickled_functions import pickled
 
 
 def of_script(text, name):

@@ -23,11 +23,11 @@ from dask_elastic.topology.component import Branch, Component, Exit, build_compo
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
-from dask_elastic.topology.pickled_functions import pickled
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
 from dask_elastic.vocab.errors import ColumnMissing, SourceError, SubmitError, TopologyError
+from dask_elastic.vocab.pickled_functions import pickled
 
 
 def checked_job(
