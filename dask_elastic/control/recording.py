@@ -229,7 +229,13 @@ def _executor_to_dict(executor: ExecutorSnapshot) -> dict[str, Any]:
     arrays = {name: _encode(getattr(executor, name)) for name in _ARRAYS}
     flows = [[one.operator, _encode(one.source), _encode(one.target), _encode(one.rate)] for one in executor.flows]
     groups = None if executor.groups is None else executor.groups.tolist()
-    own = {"executor": _names(executor.executor), "cores": _pairs(executor.cores), "flows": flows, "groups": groups}
+    own = {
+        "executor": _names(executor.executor),
+        "cores": _pairs(executor.cores),
+        "flows": flows,
+        "groups": groups,
+        "traffic": tuple(executor.traffic),
+    }
     return _plain(executor) | arrays | own
 
 

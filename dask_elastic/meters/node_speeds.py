@@ -94,8 +94,8 @@ class NodeSpeeds:
         """
         if not self._known:
             return {}
-        keys = sorted(self._known, key=str)
-        weights, totals = np.array([self._known[key] for key in keys]).T
+        keys = [*self._known]
+        weights, totals = np.array([*self._known.values()]).T
         means = totals / weights
         nodes, node = _numbered([key[1] for key in keys])
         operators, operator = _numbered([key[0] for key in keys])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,67 @@ class Traffic(NamedTuple):
     component: str
     index: int  # type: ignore[assignment]
     rate: float
+
+
+class Inputs(Sequence[Traffic]):
+    """The traffic to one executor from all upstream instances, in columns: a large cluster has many of them.
+
+    Parameters
+    ----------
+    components : tuple of str
+        The component of each upstream instance.
+    indexes : array of int
+        The number of each one.
+    rates : array of float
+        Bytes per second from each one.
+
+    Examples
+    --------
+    >>> inputs = Inputs.of([("rows", 0, 9.0), ("rows", 1, 4.0)])
+    >>> inputs[0], len(inputs), inputs == (Traffic("rows", 0, 9.0), Traffic("rows", 1, 4.0))
+    (Traffic(component='rows', index=0, rate=9.0), 2, True)
+    """
+
+    __slots__ = ("components", "indexes", "rates")
+
+    def __init__(self, components: tuple[str, ...], indexes: NDArray[np.int64], rates: NDArray[np.float64]):
+        self.components = components
+        self.indexes = indexes
+        self.rates = rates
+
+    @staticmethod
+    def of(traffic: Iterable[tuple[str, int, float]]) -> Inputs:
+        """Return traffic in columns."""
+        if isinstance(traffic, Inputs):
+            return traffic
+        components, indexes, rates = zip(*traffic, strict=True) if (traffic := tuple(traffic)) else ((), (), ())
+        return Inputs(components, np.array(indexes, dtype=np.int64), np.array(rates, dtype=np.float64))
+
+    def __len__(self) -> int:
+        return len(self.components)
+
+    @overload
+    def __getitem__(self, place: int) -> Traffic: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Inputs: ...
+
+    def __getitem__(self, place: int | slice) -> Traffic | Inputs:
+        if isinstance(place, slice):
+            return Inputs(self.components[place], self.indexes[place], self.rates[place])
+        return Traffic(self.components[place], int(self.indexes[place]), float(self.rates[place]))
+
+    def __iter__(self) -> Iterator[Traffic]:
+        return map(Traffic, self.components, self.indexes.tolist(), self.rates.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
 
 
 class SourceHome(NamedTuple):
@@ -125,7 +186,7 @@ class ExecutorSnapshot:
         Each of several computes that run in its tasks; empty if there is only one.
     event_time : int or None
         Its watermark, microseconds since the Unix epoch.
-    traffic : tuple of Traffic
+    traffic : sequence of Traffic
         Its inputs by upstream instance, heaviest first; with many instances only the heaviest ones.
     hop : float or None
         Seconds of a round trip between its home and its tasks on other nodes; None without any.
@@ -166,7 +227,7 @@ class ExecutorSnapshot:
     open_windows: int | None = None
     computes: tuple[ComputeMeasure, ...] = ()
     event_time: int | None = None
-    traffic: tuple[Traffic, ...] = ()
+    traffic: Sequence[Traffic] = ()
     hop: float | None = None
     enough_cores: int | None = None
     shard_load: NDArray[np.float64] | None = field(default=None, repr=False)
@@ -183,6 +244,7 @@ class ExecutorSnapshot:
                 raise PlanningError(f"{self.executor}: {name} is {value!r}; it must be a finite number, 0 or more.")
         if any(count < 1 for count in self.cores.values()):
             raise PlanningError(f"{self.executor}: cores are {dict(self.cores)}; omit nodes without cores.")
+        object.__setattr__(self, "traffic", Inputs.of(self.traffic))
         # A decision reads this many times, and a cached property of Python 3.11 takes a lock.
         object.__setattr__(self, "total_cores", sum(self.cores.values()))
 

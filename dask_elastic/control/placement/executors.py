@@ -21,26 +21,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_matrix
 
 from dask_elastic.control.keys import JobKey, job_key
-from dask_elastic.control.placement.measured_loads import ExecutorLoad, JobLoads
+from dask_elastic.control.placement.measured_loads import MEMORY, NETWORK, PROCESSOR, ROWS, STATE, JobLoads
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.planning.new_home import SlotUse
 from dask_elastic.planning.placement.problem import Floats, PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import LABELLED, HomeMove
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, JobSnapshot, NodeSnapshot, Snapshot
 
 RESOURCES = ("processor time", "memory", "network")
 """The columns of the loads; memory is left out where that of a node is not known."""
-
-_TOGETHER = 64
-"""Executors whose traffic is read without a switch of threads in between."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,29 +130,26 @@ def placed_executors(
     draining = [snapshot.nodes[place].retiring for place in nodes]
     if all(draining):
         raise PlanningError(f"homes of job {job.name!r} cannot be planned: no node stays. Add workers.")
-    groups = [_at_home(one, one.executor, loads[job_key(job)], draining[bins[one.home]]) for one in job.executors]
-    groups += _fixed(snapshot, job, loads)
-    stay = [one.executor in held or one.pinned for one in job.executors]
-    current = np.array([bins[group.node] for group in groups], dtype=np.int64)
+    own, others = _at_home(job, loads[job_key(job)], snapshot.nodes), _fixed(snapshot, job, loads)
+    names, at = own.names + others.names, own.nodes + others.nodes
+    needs = np.concatenate([own.needs, others.needs])
+    current = np.array([bins[node] for node in at], dtype=np.int64)
     leaves = np.array(draining)[current]
-    pinned = np.array([*stay, *[True] * (len(groups) - len(stay))], dtype=np.bool_) & ~leaves
+    stay = [one.executor in held or one.pinned for one in job.executors]
+    pinned = np.array(stay + [True] * len(others.names), dtype=np.bool_) & ~leaves
     known = all(snapshot.nodes[place].memory > 0 for place in nodes)
     columns = [0, 1, 2] if known else [0, 2]
     factors = np.array([speed.get(snapshot.nodes[place].address, 1.0) for place in nodes])
-    needs = [group.load for group in groups]
-    table = np.array(
-        [[one.processor for one in needs], [one.memory for one in needs], [one.network for one in needs]],
-        dtype=np.float64,
-    ).T
+    table = needs[:, [PROCESSOR, MEMORY, NETWORK]]
     table[:, 0] *= factors[current]
     capacity = np.array([_capacity(snapshot.nodes[place], speed, settings) for place in nodes], dtype=np.float64)
     # Each resource in shares of what the nodes have together, since bytes and cores differ by nine orders.
     whole = capacity.sum(axis=0) / 100
     table, capacity = table / whole, capacity / whole
-    names = [group.name for group in groups]
-    earlier = [[one.processor if one else 0.0 for one in map(period.get, names)] for period in history]
+    none = np.zeros(len(others.names))
+    earlier = [np.append(period.needs_of(own.names)[:, PROCESSOR], none) for period in history]
     # Any state may leave a retiring node, one at a time at least.
-    state = np.array([one.state_bytes for one in needs], dtype=np.float64)
+    state = needs[:, STATE]
     leaving = state[leaves].tolist()
     problem = PlacementProblem(
         table[:, columns],
@@ -164,7 +158,7 @@ def placed_executors(
         state_bytes=state,
         capacity=capacity[:, columns],
         draining=draining,
-        traffic=_traffic(groups, len(job.executors)),
+        traffic=_traffic(names, loads[job_key(job)].traffic_of(own.names)),
         operator=_numbered([name.component for name in names]),
         history=earlier or None,
         max_moves=settings.max_moves,
@@ -174,13 +168,13 @@ def placed_executors(
     return PlacedExecutors(
         job_key(job),
         problem,
-        tuple(one.executor for one in job.executors),
+        tuple(own.names),
         job.executors,
         nodes,
         tuple(snapshot.nodes[place].address for place in nodes),
         tuple(map(_slots(snapshot).__getitem__, nodes)),
         tuple(RESOURCES[column] for column in columns),
-        np.array([one.rows for one in needs], dtype=np.float64),
+        needs[:, ROWS],
         float(whole[0]),
     )
 
@@ -226,24 +220,21 @@ def at_home(executor: ExecutorSnapshot, home: int) -> ExecutorSnapshot:
     return replace(executor, home=home, cores=cores)
 
 
-_NONE = ExecutorLoad()
+class _Groups(NamedTuple):
+    """Executors and instances of sources, each at its node, and what they need of it."""
+
+    names: list[ExecutorId]
+    nodes: list[int]
+    needs: Floats
 
 
-@dataclass(slots=True)
-class _Group:
-    """An executor or an instance of a source, at its node."""
-
-    name: ExecutorId
-    node: int
-    load: ExecutorLoad
-
-
-def _at_home(one: ExecutorSnapshot, name: ExecutorId, loads: JobLoads, retiring: bool) -> _Group:
-    """Return what an executor needs at its home."""
-    load = loads.get(one.executor)
-    if load is not None and _apart(one, retiring):
-        load = replace(load, processor=0.0, rows=0.0)
-    return _Group(name, one.home, load or _NONE)
+def _at_home(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> _Groups:
+    """Return what the executors of a job need at their homes."""
+    names = [one.executor for one in job.executors]
+    needs = loads.needs_of(names)
+    apart = np.array([_apart(one, nodes[one.home].retiring) for one in job.executors], dtype=np.bool_)
+    needs[apart, PROCESSOR] = needs[apart, ROWS] = 0.0
+    return _Groups(names, [one.home for one in job.executors], needs)
 
 
 def _apart(one: ExecutorSnapshot, retiring: bool) -> bool:
@@ -251,34 +242,41 @@ def _apart(one: ExecutorSnapshot, retiring: bool) -> bool:
     return bool(one.cores) and one.home not in one.cores and not retiring
 
 
-def _tasks(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> list[_Group]:
+def _tasks(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> _Groups:
     """Return what the tasks of executors need that have no core at home, on the nodes of their cores."""
-    found = []
-    for one in job.executors:
-        load = loads.get(one.executor)
-        if load is None or not _apart(one, nodes[one.home].retiring):
-            continue
-        name = ExecutorId(f"{job.name}/{one.executor.component}/tasks", one.executor.index)
-        for node, count in one.cores.items():
-            share = count / one.total_cores
-            part = ExecutorLoad(processor=share * load.processor, rows=share * load.rows)
-            found.append(_Group(name, node, part))
-    return found
+    apart = [one for one in job.executors if _apart(one, nodes[one.home].retiring)]
+    tasks = [
+        (place, node, count / one.total_cores) for place, one in enumerate(apart) for node, count in one.cores.items()
+    ]
+    places = [place for place, _, _ in tasks]
+    needs = np.zeros((len(tasks), loads.needs.shape[1]))
+    for column in (PROCESSOR, ROWS):
+        needs[:, column] = loads.needs_of([one.executor for one in apart])[places, column]
+        needs[:, column] *= [share for _, _, share in tasks]
+    names = [_named(job, apart[place].executor, "/tasks") for place in places]
+    return _Groups(names, [node for _, node, _ in tasks], needs)
 
 
-def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> list[_Group]:
+def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> _Groups:
     """Return the sources of a job and the executors of others, except on nodes that are retiring."""
-    found = [_Group(ExecutorId(one.component, one.index), one.node, _NONE) for one in job.sources]
+    sources = [ExecutorId(one.component, one.index) for one in job.sources]
+    columns = loads[job_key(job)].needs.shape[1]
+    parts = [_Groups(sources, [one.node for one in job.sources], np.zeros((len(sources), columns)))]
     for other in snapshot.jobs:
         if other is not job:
-            found += [
-                _at_home(one, ExecutorId(f"{other.name}/{one.executor.component}", one.executor.index),
-                         loads[job_key(other)], snapshot.nodes[one.home].retiring)
-                for one in other.executors
-            ]  # fmt: skip
-        found += _tasks(other, loads[job_key(other)], snapshot.nodes)
-    known = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
-    return [group for group in found if group.node in known]
+            found = _at_home(other, loads[job_key(other)], snapshot.nodes)
+            parts.append(found._replace(names=[_named(other, name) for name in found.names]))
+        parts.append(_tasks(other, loads[job_key(other)], snapshot.nodes))
+    names, nodes = (list(chain.from_iterable(part[column] for part in parts)) for column in (0, 1))
+    staying = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
+    kept = [place for place, node in enumerate(nodes) if node in staying]
+    needs = np.concatenate([part.needs for part in parts])
+    return _Groups([names[place] for place in kept], [nodes[place] for place in kept], needs[kept])
+
+
+def _named(job: JobSnapshot, executor: ExecutorId, kind: str = "") -> ExecutorId:
+    """Return the name of a group that is no executor of the planned job."""
+    return ExecutorId(f"{job.name}/{executor.component}{kind}", executor.index)
 
 
 def _capacity(
@@ -298,29 +296,33 @@ def _slots(snapshot: Snapshot) -> list[SlotUse]:
     return [SlotUse(node.cores, taken) for node, taken in zip(snapshot.nodes, held, strict=True)]
 
 
-class _Places(dict[tuple[str, int], int]):
-    """The place of each group by name; −1 for origins that are not known, as on nodes that are retiring."""
+def _traffic(names: Sequence[ExecutorId], inputs: Sequence[Inputs]) -> coo_matrix:
+    """Return the bytes per second from group to group.
 
-    def __missing__(self, name: tuple[str, int]) -> int:
-        return -1
+    Those from groups that are not known, as on nodes that are retiring, are left out.
 
-
-def _traffic(groups: Sequence[_Group], own: int) -> coo_matrix:
-    places = _Places((group.name, at) for at, group in enumerate(groups))
-    loads = [group.load for group in groups[:own]]
-    parts = [load.single or [(*origin, rate) for origin, rate in load.summed.items()] for load in loads]
-    rows, rates = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
-    for start in range(0, own, _TOGETHER):
-        # Components, numbers and rates in turn: large clusters have many of them, and no object is made for any.
-        flat: list[Any] = list(chain.from_iterable(chain.from_iterable(parts[start : start + _TOGETHER])))
-        names = zip(flat[::3], flat[1::3], strict=True)
-        rows.append(np.fromiter(map(places.__getitem__, names), np.int64, len(flat) // 3))
-        rates.append(np.array(flat[2::3], dtype=np.float64))
-    row = np.concatenate(rows)
-    columns = np.repeat(np.arange(own), [len(part) for part in parts])
-    known = row >= 0
-    entries = np.concatenate(rates)[known], (row[known], columns[known])
-    return coo_matrix(entries, shape=(len(groups), len(groups)))
+    Parameters
+    ----------
+    names : sequence of ExecutorId
+        The groups.
+    inputs : sequence of Inputs
+        What each of the first groups gets.
+    """
+    component = {name: number for number, name in enumerate(dict.fromkeys(name.component for name in names))}
+    table = np.full((len(component) + 1, max((name.index for name in names), default=0) + 2), -1, dtype=np.int64)
+    table[[component[name.component] for name in names], [name.index for name in names]] = np.arange(len(names))
+    # Many executors get rows of the same components in the same order.
+    known = {
+        components: np.array([component.get(one, len(component)) for one in components], dtype=np.int64)
+        for components in {one.components for one in inputs}
+    }
+    nothing = np.zeros(0, dtype=np.int64)
+    number = np.concatenate([nothing, *[known[one.components] for one in inputs]])
+    index = np.minimum(np.concatenate([nothing, *[one.indexes for one in inputs]]), table.shape[1] - 1)
+    row, rate = table[number, index], np.concatenate([nothing, *[one.rates for one in inputs]])
+    column = np.repeat(np.arange(len(inputs)), [len(one) for one in inputs])
+    real = row >= 0
+    return coo_matrix((rate[real], (row[real], column[real])), shape=(len(names), len(names)))
 
 
 def _numbered(names: Sequence[str]) -> list[int]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.meters.node_speeds import ServedRate
+from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, Snapshot, Traffic
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, Snapshot
 
 LOAD_READINGS, TRAFFIC_READINGS = 9_000, 4_500
 """Measurements of single executors that are read in a period: in large clusters, fewer snapshots are read."""
@@ -18,66 +19,67 @@ LOAD_READINGS, TRAFFIC_READINGS = 9_000, 4_500
 TRAFFIC_SAMPLES = 3
 """Snapshots of a period from which traffic is taken; each has the mean of two seconds."""
 
+PROCESSOR, ROWS, MEMORY, NETWORK, STATE = range(5)
+"""Columns of the needs of executors: busy cores; rows per second; bytes of state in memory; bytes per second of inputs
+and outputs; bytes of state, those in files included."""
 
-@dataclass(slots=True)
-class ExecutorLoad:
-    """What one executor needs of its node.
+
+@dataclass(frozen=True, eq=False)
+class JobLoads:
+    """What the executors of a job need of their nodes.
 
     Parameters
     ----------
-    processor : float
-        Busy cores.
-    rows : float
-        Rows per second.
-    memory : float
-        Bytes of state in memory.
-    network : float
-        Bytes per second of its inputs and outputs.
-    state_bytes : float
-        Bytes of state, those in files included.
-    single : tuple of Traffic
-        Its traffic, if that is from one snapshot.
-    summed : dict of (str, int) to float
-        The same by component and number, if it is from several ones.
-    snapshots, samples : int
-        Number of snapshots that the loads, and that the traffic are from.
+    executors : list of ExecutorId
+        The executors.
+    needs : array of float, executors × 5
+        What each of them needs, in the columns named above.
+    traffic : list of Inputs
+        Bytes per second from upstream instances, for each executor.
     """
 
-    processor: float = 0.0
-    rows: float = 0.0
-    memory: float = 0.0
-    network: float = 0.0
-    state_bytes: float = 0.0
-    single: tuple[Traffic, ...] = ()
-    summed: dict[tuple[str, int], float] = field(default_factory=dict)
-    snapshots: int = 0
-    samples: int = 0
+    executors: list[ExecutorId]
+    needs: Floats
+    traffic: list[Inputs]
 
-    @property
-    def traffic(self) -> dict[tuple[str, int], float]:
-        """Bytes per second from upstream instances, by component and number."""
-        return {(component, index): rate for component, index, rate in self.single} if self.single else self.summed
+    def places(self, executors: list[ExecutorId]) -> Ints:
+        """Return where these executors stand; −1 for those without loads.
+
+        Examples
+        --------
+        >>> first, second = ExecutorId("count", 0), ExecutorId("count", 1)
+        >>> JobLoads([first], np.zeros((1, 5)), [()]).places([second, first]).tolist()
+        [-1, 0]
+        """
+        if executors == self.executors:
+            return np.arange(len(executors))
+        known = {executor: place for place, executor in enumerate(self.executors)}
+        return np.array([known.get(executor, -1) for executor in executors], dtype=np.int64)
+
+    def needs_of(self, executors: list[ExecutorId]) -> Floats:
+        """Return what these executors need: nothing where there are no loads."""
+        return np.append(self.needs, np.zeros((1, self.needs.shape[1])), axis=0)[self.places(executors)]
+
+    def traffic_of(self, executors: list[ExecutorId]) -> list[Inputs]:
+        """Return the inputs of these executors."""
+        return [self.traffic[place] if place >= 0 else Inputs.of(()) for place in self.places(executors).tolist()]
 
 
-JobLoads = Mapping[ExecutorId, ExecutorLoad]
-"""The loads of one job's executors."""
-
-
-def busy_cores(executor: ExecutorSnapshot) -> float:
-    """Return the cores that an executor's input keeps busy.
+def busy_cores(executors: Sequence[ExecutorSnapshot]) -> Floats:
+    """Return the cores that the input of each executor keeps busy.
 
     Examples
     --------
-    >>> busy_cores(ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 1}, arrival_rate=900.0, service_rate=600.0))
-    1.5
+    >>> one = ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 1}, arrival_rate=900.0, service_rate=600.0)
+    >>> busy_cores([one]).tolist()
+    [1.5]
     """
-    measured = 0.0 if executor.shard_load is None else float(np.add.reduce(executor.shard_load))
-    if not executor.service_rate:
-        return measured
-    return max(measured, max(executor.arrival_rate, executor.throughput) / executor.service_rate)
+    measured = _column([0.0 if one.shard_load is None else np.add.reduce(one.shard_load) for one in executors])
+    rate = _column([one.service_rate or np.inf for one in executors])
+    return np.maximum(measured, _rows(executors) / rate)
 
 
-def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, ExecutorLoad]]:
+def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, JobLoads]:
     """Return the mean loads of all executors over some snapshots; state is that of the last one.
 
     Parameters
@@ -88,60 +90,18 @@ def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, dict[ExecutorId, E
 
     Returns
     -------
-    dict of JobKey to dict of ExecutorId to ExecutorLoad
-        The loads by job and executor.
+    dict of JobKey to JobLoads
+        The loads by job.
     """
-    found: dict[JobKey, dict[ExecutorId, ExecutorLoad]] = {}
     executors = max((sum(len(job.executors) for job in one.jobs) for one in snapshots), default=0) or 1
+    found: dict[JobKey, _Sums] = {}
     for snapshot in _sampled(snapshots, LOAD_READINGS // executors):
         for job in snapshot.jobs:
-            loads = found.setdefault(job_key(job), {})
-            for executor in job.executors:
-                load = loads.get(executor.executor)
-                if load is None:
-                    load = loads[executor.executor] = ExecutorLoad()
-                _add(load, executor)
+            found.setdefault(job_key(job), _Sums()).add(job.executors)
     for snapshot in _sampled(snapshots, min(TRAFFIC_SAMPLES, TRAFFIC_READINGS // executors)):
         for job in snapshot.jobs:
-            loads = found[job_key(job)]
-            for executor in job.executors:
-                _add_traffic(loads[executor.executor], executor)
-    for loads in found.values():
-        for load in loads.values():
-            load.processor /= load.snapshots
-            load.rows /= load.snapshots
-            load.network /= load.snapshots
-            if load.summed:
-                load.summed = {origin: rate / load.samples for origin, rate in load.summed.items()}
-    return found
-
-
-def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:
-    """Return at most so many snapshots at equal distances, oldest first; the newest is among them."""
-    step = -(-len(snapshots) // max(most, 1)) or 1
-    return snapshots[::-step][::-1]
-
-
-def _add(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
-    arrivals, processed = executor.arrival_rate, executor.throughput
-    load.snapshots += 1
-    load.processor += busy_cores(executor)
-    load.rows += arrivals if arrivals > processed else processed
-    load.network += executor.bytes_in + executor.bytes_out
-    load.memory = float(max(executor.state_bytes - executor.state_on_disk, 0))
-    load.state_bytes = float(executor.state_bytes)
-
-
-def _add_traffic(load: ExecutorLoad, executor: ExecutorSnapshot) -> None:
-    load.samples += 1
-    if load.samples == 1:
-        # In large clusters it stays the only one, and many small objects would have to be made.
-        load.single = executor.traffic
-        return
-    if load.single:
-        load.summed, load.single = load.traffic, ()
-    for component, index, rate in executor.traffic:
-        load.summed[component, index] = load.summed.get((component, index), 0.0) + rate
+            found[job_key(job)].add_traffic(job.executors)
+    return {key: sums.means() for key, sums in found.items()}
 
 
 def served_rates(snapshot: Snapshot) -> list[ServedRate]:
@@ -152,8 +112,75 @@ def served_rates(snapshot: Snapshot) -> list[ServedRate]:
         key = job_key(job)
         operators = {name: (*key, name) for name in {one.executor.component for one in job.executors}}
         found += [
-            ServedRate(operators[one.executor.component], addresses[one.home], one.service_rate, busy_cores(one))
-            for one in job.executors
+            ServedRate(operators[one.executor.component], addresses[one.home], one.service_rate, busy)
+            for one, busy in zip(job.executors, busy_cores(job.executors).tolist(), strict=True)
             if one.service_rate and len(one.cores) == 1 and one.home in one.cores
         ]
     return found
+
+
+class _Sums:
+    """Sums of the loads of a job's executors over snapshots."""
+
+    def __init__(self) -> None:
+        self._executors: list[ExecutorId] = []
+        self._needs: Floats = np.zeros((0, 5))
+        self._snapshots: Floats = np.zeros(0)
+        self._traffic: dict[ExecutorId, list[Inputs]] = {}
+
+    def add(self, executors: Sequence[ExecutorSnapshot]) -> None:
+        """Add those of a snapshot."""
+        names = [one.executor for one in executors]
+        if names != self._executors:
+            known = set(self._executors)
+            self._executors += [name for name in names if name not in known]
+            fresh = len(self._executors) - len(self._needs)
+            self._needs = np.append(self._needs, np.zeros((fresh, 5)), axis=0)
+            self._snapshots = np.append(self._snapshots, np.zeros(fresh))
+        at = JobLoads(self._executors, self._needs, []).places(names)
+        state = _column([one.state_bytes for one in executors])
+        self._snapshots[at] += 1
+        self._needs[at, PROCESSOR] += busy_cores(executors)
+        self._needs[at, ROWS] += _rows(executors)
+        self._needs[at, NETWORK] += _column([one.bytes_in + one.bytes_out for one in executors])
+        self._needs[at, MEMORY] = np.maximum(state - _column([one.state_on_disk for one in executors]), 0)
+        self._needs[at, STATE] = state
+
+    def add_traffic(self, executors: Sequence[ExecutorSnapshot]) -> None:
+        """Add the traffic of a snapshot."""
+        for one in executors:
+            self._traffic.setdefault(one.executor, []).append(Inputs.of(one.traffic))
+
+    def means(self) -> JobLoads:
+        """Return the means."""
+        needs = self._needs.copy()
+        needs[:, [PROCESSOR, ROWS, NETWORK]] /= self._snapshots[:, None]
+        return JobLoads(self._executors, needs, [_mean_traffic(self._traffic.get(one, [])) for one in self._executors])
+
+
+def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:
+    """Return at most so many snapshots at equal distances, oldest first; the newest is among them."""
+    step = -(-len(snapshots) // max(most, 1)) or 1
+    return snapshots[::-step][::-1]
+
+
+def _column(values: Sequence[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def _rows(executors: Sequence[ExecutorSnapshot]) -> Floats:
+    """Return the tuples per second that arrive at each executor, or that it processes where these are more."""
+    arrivals, processed = _column([one.arrival_rate for one in executors]), [one.throughput for one in executors]
+    return np.maximum(arrivals, processed)
+
+
+def _mean_traffic(samples: list[Inputs]) -> Inputs:
+    """Return the mean traffic from each upstream instance."""
+    if len(samples) <= 1:
+        # In large clusters there is one sample only, and many small objects would have to be made.
+        return samples[0] if samples else Inputs.of(())
+    summed: dict[tuple[str, int], float] = {}
+    for sample in samples:
+        for component, index, rate in sample:
+            summed[component, index] = summed.get((component, index), 0.0) + rate
+    return Inputs.of((*origin, rate / len(samples)) for origin, rate in summed.items())

@@ -31,10 +31,13 @@ FEW = 10
 """Parts of up to so many groups are cut by trying all cuts."""
 
 MANY = 2_000
-"""METIS cuts parts of so many groups or more into pieces of about `FEW` groups at once, others in two."""
+"""METIS cuts parts of so many groups or more into pieces of half of `FEW` groups or more at once, others in two."""
 
-_LIGHTEST = 2.5
-"""Halves weigh at least their part's weight divided by this, where no group is as heavy as that."""
+_EVEN = 1.2
+"""How much larger than its share a piece may be after each of several cuts: with larger pieces, more are cut singly."""
+
+_LIGHTEST = 2.25
+"""Halves weigh about their part's weight divided by this or more, where no group is as heavy as that."""
 
 
 class Bisection:
@@ -128,7 +131,7 @@ class Bisection:
     def _cut(self, graph: Graph, pieces: int) -> Ints:
         """Return the pieces by METIS."""
         self.cuts += 1
-        piece = cut(graph, pieces, self._seed, UNEVEN)
+        piece = cut(graph, pieces, self._seed, UNEVEN if pieces == 2 else _EVEN)
         if (piece == piece[0]).all():
             # The lightest group makes a piece of its own.
             piece[np.argmin(graph.weights)] ^= 1
@@ -138,8 +141,8 @@ class Bisection:
 def depths(sizes: Ints, whole: Floats, heaviest: Floats, least: float) -> Ints:
     """Return how often each part is cut in two in one call of METIS, 1 or more.
 
-    The pieces have at least `FEW` groups and weigh at least `least` on average. Where a group weighs as much as a piece
-    does, another piece may be empty; METIS must not cut that one, as it prints a warning.
+    The pieces have at least half of `FEW` groups and weigh at least `least` on average. Where a group weighs as much as
+    a piece does, another piece may be empty; METIS must not cut that one, as it prints a warning.
 
     Parameters
     ----------
@@ -159,12 +162,12 @@ def depths(sizes: Ints, whole: Floats, heaviest: Floats, least: float) -> Ints:
     --------
     >>> whole, heaviest = np.full(3, 3_000.0), np.array([1.0, 100.0, 1.0])
     >>> depths(np.array([3_000, 3_000, 500]), whole, heaviest, least=1.0).tolist()
-    [8, 3, 1]
+    [9, 4, 1]
     >>> depths(np.array([3_000, 3_000, 500]), whole, heaviest, least=700.0).tolist()
     [2, 2, 1]
     """
     none = np.finfo(np.float64).tiny
-    by_groups = np.where(sizes >= MANY, np.log2(sizes / FEW), 1)
+    by_groups = np.where(sizes >= MANY, np.log2(2 * sizes / FEW), 1)
     by_weight = np.log2(np.maximum(whole, none) / max(least, none))
     by_heaviest = np.log(np.maximum(whole, none) / np.maximum(heaviest, none)) / math.log(_LIGHTEST)
     cuts = np.minimum(np.minimum(by_groups, by_weight), by_heaviest)

@@ -18,7 +18,7 @@ from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, JobSnapshot, NodeSnapshot, Snapshot, SourceHome
 
 STALE_PERIODS = 3
 """A report is stale after so many periods, of reports or of the control loop, whichever are longer."""
@@ -201,7 +201,7 @@ def _executor(
         open_windows=measure.open_windows,
         computes=measure.computes,
         event_time=measure.event_time,
-        traffic=tuple(map(Traffic._make, detail.traffic)) if fresh else (),
+        traffic=Inputs.of(detail.traffic) if fresh else (),
         shard_load=_numbers(detail.shard_load) if fresh else None,
         shard_bytes=_numbers(detail.shard_bytes) if known else None,
         flows=tuple(_flow(*flow) for flow in detail.flows) if fresh else (),

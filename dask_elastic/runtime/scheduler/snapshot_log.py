@@ -11,7 +11,7 @@ KEPT = 600
 KEPT_BYTES = 32 * 2**20
 EXECUTOR_BYTES = 1_000
 """Approximate bytes of an executor without the arrays of its shards and its traffic."""
-TRAFFIC_BYTES = 120
+TRAFFIC_BYTES = 24
 """Approximate bytes of the traffic from one upstream instance to one executor."""
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.placement.executors import placed_executors, with_moves
 from dask_elastic.control.placement.home_moves import home_moves
-from dask_elastic.control.placement.measured_loads import busy_cores, mean_loads
+from dask_elastic.control.placement.measured_loads import PROCESSOR, STATE, busy_cores, mean_loads
 from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
@@ -46,7 +46,7 @@ def test_problem_has_loads_state_and_homes_of_the_snapshot(snapshot):
     totals = problem.totals(problem.current)[:, placed.resources.index("processor time")] * scale
     for bin, place in enumerate(placed.nodes):
         jobs = snapshot.jobs if problem.live[bin] else snapshot.jobs[:1]
-        there = [busy_cores(one) for some in jobs for one in some.executors if one.home == place]
+        there = busy_cores([one for some in jobs for one in some.executors if one.home == place])
         assert totals[bin] == pytest.approx(sum(there), abs=1e-9)
     known = {one.executor for one in job.executors}
     sources = {ExecutorId(one.component, one.index) for one in job.sources if not snapshot.nodes[one.node].retiring}
@@ -200,5 +200,7 @@ def test_mean_loads_are_means_over_time_and_state_is_the_newest(made):
         return made.snapshot([made.node(0)], made.job([one]))
 
     snapshots = [at(1.0, 10, 100.0), at(2.0, 30, 300.0)]
-    load = mean_loads(snapshots)[job_key(snapshots[0].jobs[0])][ExecutorId("a", 0)]
-    assert (load.processor, load.state_bytes, load.traffic) == (1.5, 30.0, {ExecutorId("rows", 0): 200.0})
+    loads = mean_loads(snapshots)[job_key(snapshots[0].jobs[0])]
+    assert loads.executors == [ExecutorId("a", 0)]
+    assert loads.needs[0, [PROCESSOR, STATE]].tolist() == [1.5, 30.0]
+    assert loads.traffic == [[Traffic("rows", 0, 200.0)]]
