@@ -240,6 +240,17 @@ def test_iterable_refuses_items_of_another_schema():
     assert column(source, offset=(1, 0)) == [1]
 
 
+def test_iterable_casts_items_to_a_declared_schema():
+    schema = pa.schema({"n": pa.int64(), "word": pa.string()})
+    large = pa.record_batch({"word": pa.array(["a"], pa.large_string()), "n": pa.array([1], pa.int32())})
+    [(rows, _), (same, _)] = read(sources.Iterable(lambda: [large, {"n": [2], "word": ["b"]}], schema=schema))
+    assert rows.equals(pa.record_batch({"n": [1], "word": ["a"]}, schema=schema))
+    assert same.schema.equals(schema)
+    wrong = sources.Iterable(lambda: [{"n": ["1"], "word": ["a"]}], schema=schema)
+    with pytest.raises(SchemaMismatch, match="column 'n'"):
+        read(wrong)
+
+
 def test_iterable_checks_event_time_when_schema_is_known():
     with pytest.raises(SourceError, match="no column 'at' for event_time"):
         read(sources.Iterable(items, event_time="at"))

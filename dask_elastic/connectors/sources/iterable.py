@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dask_elastic.connectors.sources.column_source import ColumnSource
+from dask_elastic.topology.casting import cast_rows
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
@@ -36,7 +37,8 @@ class Iterable(ColumnSource):
         before the offset, which takes as long as the function needs for them. For rows that arrive while the job
         runs, use `sources.Push`, which keeps them.
     schema : Schema, optional
-        Names and types of the columns; by default those of the first item. All items must conform.
+        Names and types of the columns. Columns of items may be in another order, or of a type from which every value
+        can be cast, such as large strings for strings. By default those of the first item, which all items must have.
     rate : float, optional
         Largest number of rows per second over all instances; no limit by default.
     event_time : str, optional
@@ -176,11 +178,13 @@ class Iterable(ColumnSource):
         return table
 
     def _conform(self, schema: pa.Schema, rows: pa.RecordBatch, index: int) -> pa.RecordBatch:
+        where = f"{self!r}, item {index}"
+        if self.schema is not None:
+            return cast_rows(schema, rows, where)
         try:
-            return check_schema(schema, rows, f"{self!r}, item {index}")
+            return check_schema(schema, rows, where)
         except SchemaMismatch as error:
-            hint = "" if self.schema is not None else " The first item sets the schema, unless schema= is given."
-            raise SchemaMismatch(f"{error}{hint}") from None
+            raise SchemaMismatch(f"{error} The first item sets the schema, unless schema= is given.") from None
 
 
 def _with_word(items: Iterator[object], skipped: int, what: str) -> Iterator[object]:

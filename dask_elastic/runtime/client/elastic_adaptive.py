@@ -17,6 +17,7 @@ from dask_elastic.runtime.protocol.cluster_calls import GROWS, ClusterNeed, Keep
 from dask_elastic.runtime.protocol.job_calls import Retire
 from dask_elastic.topology.duration import parse_duration
 from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.numbers import is_number
 
 logger = logging.getLogger("dask_elastic.adaptive")
 
@@ -45,7 +46,8 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
     Raises
     ------
     PlanningError
-        If the minimum is larger than the maximum, or the cooldown is negative.
+        If the minimum, the maximum or the slots are no numbers or negative, the minimum is larger than the maximum, or
+        the cooldown is negative.
     TopologyError
         If a duration cannot be parsed.
 
@@ -87,6 +89,9 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         self._leaving: set[str] = set()
         self._emptying: frozenset[str] = frozenset()
         minimum, maximum = options.get("minimum") or 0, options.get("maximum")
+        for name, value, least in (("minimum", minimum, 0), ("maximum", maximum, 1), ("slots", slots, 1)):
+            if value is not None and not (is_number(value) and value >= least):
+                raise PlanningError(f"{name}={value!r}: give a number, {least} or more")
         if maximum is not None and minimum > maximum:
             raise PlanningError(f"minimum={minimum} is above maximum={maximum}: give at most the maximum")
         super().__init__(cluster, **options)

@@ -126,6 +126,9 @@ def test_cluster_shrinks_by_a_worker_with_a_source_and_a_sink(wait_until, tmp_pa
     ("options", "message"),
     [
         ({"minimum": 4, "maximum": 2}, "minimum=4 is above maximum=2"),
+        ({"minimum": -1, "maximum": 2}, "minimum=-1: give a number, 0 or more"),
+        ({"maximum": "2"}, "maximum='2': give a number, 1 or more"),
+        ({"slots": 0}, "slots=0: give a number, 1 or more"),
         ({"cooldown": "soon"}, "cooldown is 'soon', whose unit of time is unknown"),
         ({"drain": "soon"}, "drain is 'soon'"),
     ],
