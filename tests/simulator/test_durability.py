@@ -15,9 +15,9 @@ from dask_elastic.simulator.durability.coordinator import SimulatedCoordinator
 from dask_elastic.simulator.durability.durable_job import DurableJob
 from dask_elastic.topology import Topology, build_components
 
-PARTS = 10
+PARTS = 5
 SEEDS_OF_A_PART = 65
-SINKLESS_SEEDS = 80
+SINKLESS_SEEDS = 40
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -9,7 +9,7 @@ from scenario import Scenario
 
 from dask_elastic.executor import piece
 
-PARTS = 9
+PARTS = 5
 SEEDS_OF_A_PART = 25
 
 

@@ -11,7 +11,7 @@ from dask_elastic.executor import piece
 from dask_elastic.simulator import Balance, Flush, Move, Outage
 
 PARTS = 8
-SEEDS_OF_A_PART = 50
+SEEDS_OF_A_PART = 26
 
 KEPT = [
     Scenario(

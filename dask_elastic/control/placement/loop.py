@@ -31,7 +31,7 @@ from dask_elastic.control.placement.decision import PlacementDecision
 from dask_elastic.control.placement.executors import PlacedExecutors, placed_executors
 from dask_elastic.control.placement.fruitless_plan import FruitlessPlan
 from dask_elastic.control.placement.home_moves import home_moves
-from dask_elastic.control.placement.measured_loads import JobLoads, mean_loads, served_rates
+from dask_elastic.control.placement.measured_loads import JobLoads, PeriodLoads, served_rates
 from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.planners import Consecutive, planner_of_job
 from dask_elastic.control.placement.purpose import Purpose
@@ -107,7 +107,7 @@ class PlacementLoop:
         self.rates: MoveRates | None = None
         self._speeds = NodeSpeeds()
         self._jobs: dict[JobKey, _Memory] = {}
-        self._period: list[Snapshot] = []
+        self._period = PeriodLoads(self.settings.period)
 
     def tick(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
         """Take a snapshot; decide if a period is over.
@@ -123,7 +123,7 @@ class PlacementLoop:
             One for each job that is placed by a planner; none between two periods.
         """
         self.observe(snapshot)
-        if snapshot.now - self._period[0].now < self.settings.period:
+        if self._period.seconds < self.settings.period:
             return ()
         return self._decisions(snapshot)
 
@@ -151,12 +151,11 @@ class PlacementLoop:
         snapshot : Snapshot
             The newest one.
         """
-        self._period.append(snapshot)
+        self._period.add(snapshot)
         self._note_homes(snapshot)
 
     def _decisions(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
-        loads = mean_loads(self._period)
-        self._period = []
+        loads, self._period = self._period.means(), PeriodLoads(self.settings.period)
         self._speeds.observe(served_rates(snapshot))
         self.node_counts.append(sum(node.cores > 0 and not node.retiring for node in snapshot.nodes))
         del self.node_counts[:-KEPT_COUNTS]

@@ -79,29 +79,63 @@ def busy_cores(executors: Sequence[ExecutorSnapshot]) -> Floats:
     return np.maximum(measured, _rows(executors) / rate)
 
 
-def mean_loads(snapshots: Sequence[Snapshot]) -> dict[JobKey, JobLoads]:
-    """Return the mean loads of all executors over some snapshots; state is that of the last one.
+class PeriodLoads:
+    """The loads over one period, which are added up as its snapshots come, so that a decision does not read them all.
 
     Parameters
     ----------
-    snapshots : sequence of Snapshot
-        Those of one period, oldest first. Traffic is taken from `TRAFFIC_SAMPLES` of them, and in large clusters from
-        fewer, as are loads.
+    period : float
+        Seconds that the period is expected to last. In large clusters, some of its snapshots are read: the last one,
+        and others at equal distances.
 
-    Returns
-    -------
-    dict of JobKey to JobLoads
-        The loads by job.
+    Examples
+    --------
+    >>> from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot
+    >>> def at(now, rate):
+    ...     one = ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 1}, arrival_rate=rate, service_rate=600.0)
+    ...     return Snapshot(now, (NodeSnapshot("tcp://a:1", "a", 2),), (JobSnapshot("words", 1, (one,)),))
+    >>> loads = PeriodLoads(10.0)
+    >>> for snapshot in (at(0.0, 900.0), at(1.0, 300.0)):
+    ...     loads.add(snapshot)
+    >>> loads.seconds, loads.means()["words", 1].needs[0, PROCESSOR].item()
+    (1.0, 1.0)
     """
-    executors = max((sum(len(job.executors) for job in one.jobs) for one in snapshots), default=0) or 1
-    found: dict[JobKey, _Sums] = {}
-    for snapshot in _sampled(snapshots, LOAD_READINGS // executors):
+
+    def __init__(self, period: float):
+        self._period = period
+        self._snapshots: list[Snapshot] = []
+        self._sums: dict[JobKey, _Sums] = {}
+        self._read: Snapshot | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the first snapshot to the last one."""
+        return self._snapshots[-1].now - self._snapshots[0].now if self._snapshots else 0.0
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add the next snapshot."""
+        self._snapshots.append(snapshot)
+        distance = self._period * _executors(snapshot) / LOAD_READINGS
+        if self._read is None or snapshot.now >= self._read.now + distance:
+            self._add_up(snapshot)
+
+    def means(self) -> dict[JobKey, JobLoads]:
+        """Return the mean loads of all executors by job; state is that of the last snapshot.
+
+        Traffic is taken from `TRAFFIC_SAMPLES` snapshots, and in large clusters from fewer.
+        """
+        if self._snapshots and self._read is not self._snapshots[-1]:
+            self._add_up(self._snapshots[-1])
+        executors = max(map(_executors, self._snapshots), default=0) or 1
+        for snapshot in _sampled(self._snapshots, min(TRAFFIC_SAMPLES, TRAFFIC_READINGS // executors)):
+            for job in snapshot.jobs:
+                self._sums.setdefault(job_key(job), _Sums()).add_traffic(job.executors)
+        return {key: sums.means() for key, sums in self._sums.items()}
+
+    def _add_up(self, snapshot: Snapshot) -> None:
+        self._read = snapshot
         for job in snapshot.jobs:
-            found.setdefault(job_key(job), _Sums()).add(job.executors)
-    for snapshot in _sampled(snapshots, min(TRAFFIC_SAMPLES, TRAFFIC_READINGS // executors)):
-        for job in snapshot.jobs:
-            found[job_key(job)].add_traffic(job.executors)
-    return {key: sums.means() for key, sums in found.items()}
+            self._sums.setdefault(job_key(job), _Sums()).add(job.executors)
 
 
 def served_rates(snapshot: Snapshot) -> list[ServedRate]:
@@ -156,6 +190,10 @@ class _Sums:
         needs = self._needs.copy()
         needs[:, [PROCESSOR, ROWS, NETWORK]] /= self._snapshots[:, None]
         return JobLoads(self._executors, needs, [_mean_traffic(self._traffic.get(one, [])) for one in self._executors])
+
+
+def _executors(snapshot: Snapshot) -> int:
+    return sum(len(job.executors) for job in snapshot.jobs)
 
 
 def _sampled(snapshots: Sequence[Snapshot], most: int) -> Sequence[Snapshot]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.placement.executors import placed_executors, with_moves
 from dask_elastic.control.placement.home_moves import home_moves
-from dask_elastic.control.placement.measured_loads import PROCESSOR, STATE, busy_cores, mean_loads
+from dask_elastic.control.placement.measured_loads import PROCESSOR, STATE, PeriodLoads, busy_cores
 from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
@@ -25,6 +25,13 @@ from dask_elastic.vocab.snapshot import SourceHome, Traffic
 from .conftest import clusters
 
 SETTINGS = PlacementSettings(max_moves=99, budget_bytes=1e15)
+
+
+def mean_loads(snapshots):
+    loads = PeriodLoads(10.0)
+    for snapshot in snapshots:
+        loads.add(snapshot)
+    return loads.means()
 
 
 def placed_of(snapshot, which=0, **options):

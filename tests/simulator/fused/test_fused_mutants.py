@@ -22,8 +22,8 @@ from dask_elastic.state.store import KeyedStore
 
 MOST_SEEDS = 60
 
-TRIED_FIRST = (58,)
-"""A seed in which a replay finds what most others do not."""
+TRIED_FIRST = (58, 22, 15)
+"""Seeds that find what most others do not."""
 
 
 def move_leaves_the_state_of_fused_computes(monkeypatch):

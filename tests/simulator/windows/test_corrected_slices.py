@@ -21,6 +21,8 @@ from dask_elastic.state.window_fields import NO_END
 
 SEEDS, LATE_SEEDS = 8, 10
 MOST_SEEDS = 60
+TRIED_FIRST = (22,)
+"""Seeds that find what most others do not."""
 
 
 @pytest.fixture(autouse=True)
@@ -278,7 +280,7 @@ CHANGE_MUTANTS = [
 )
 def test_mutant_is_found(mutant, scenario, monkeypatch):
     mutant(monkeypatch)
-    for seed in range(MOST_SEEDS):
+    for seed in (*TRIED_FIRST, *range(MOST_SEEDS)):
         if scenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

@@ -27,6 +27,8 @@ from dask_elastic.topology.windowing import EventWindow, Windowing
 
 SEEDS = 8
 MOST_SEEDS = 20
+TRIED_FIRST = (14,)
+"""Seeds that find what most others do not."""
 
 UPDATED = (
     Windowing((EventWindow(0, 30, 10),), (TIME,), emit="updates", share=True),
@@ -266,7 +268,7 @@ CHANGE_MUTANTS = [
 )
 def test_mutant_is_found(mutant, scenario, monkeypatch):
     mutant(monkeypatch)
-    for seed in range(MOST_SEEDS):
+    for seed in (*TRIED_FIRST, *range(MOST_SEEDS)):
         if scenario(seed).failure() is not None:
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

@@ -8,7 +8,7 @@ from smooth_scenario import FOUND, OVERTAKEN, AutoScenario, SmoothScenario, chos
 
 from dask_elastic.executor.routes import Routes
 
-SEEDS = 13
+SEEDS = 8
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
