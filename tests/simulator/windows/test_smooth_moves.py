@@ -8,7 +8,7 @@ from smooth_scenario import FOUND, OVERTAKEN, AutoScenario, SmoothScenario, chos
 
 from dask_elastic.executor.routes import Routes
 
-SEEDS = 8
+SEEDS = 13
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])

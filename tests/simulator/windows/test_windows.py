@@ -12,7 +12,7 @@ from window_scenario import WindowScenario
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
-SEEDS = 8
+SEEDS = 16
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])
