@@ -78,13 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector leave out what stays until the end: modules, and thousands of collected tests.
-
-    It then runs rarely: simulations, which make many objects that live long, take a tenth less.
-    """
+    """Let the garbage collector leave out what stays until the end: modules, and thousands of collected tests."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture
