@@ -56,8 +56,10 @@ class Load:
 
     def _run(self):
         while not self._stopped.wait(0.1):
-            self.job.send(pa.table({"key": [(self.sent + row) % KEYS for row in range(self.rows)]}))
-            self.sent += self.rows
+            # The number may change while they are sent.
+            rows = self.rows
+            self.job.send(pa.table({"key": [(self.sent + row) % KEYS for row in range(rows)]}))
+            self.sent += rows
 
 
 @pytest.fixture
