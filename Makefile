@@ -50,14 +50,14 @@ properties: $(VENV)/.test
 	@set -e; for run in $$(seq $(RUNS)); do \
 	    ELASTIC_OTHER_EXAMPLES=1 $(BIN)/python -m pytest -q -m hypothesis --numprocesses 2 --dist worksteal $(PURE); done
 
-# Sinks killed at every step of their commit, Spark's processes at every step of an epoch, the demonstration interrupted,
+# Sinks killed at every step of their commit, Spark's processes at every step of an epoch, the demonstration with Spark,
 # then jobs whose workers are killed and suspended: make faults KILLS=600 SEED=1000
 KILLS ?= 60
 SEED ?= 1
 faults: $(VENV)/.test
 	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q --timeout 3600 tests/cluster/durability/test_sink_crashes.py
 	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q --timeout 3600 tests/spark/test_killed_driver.py tests/spark/test_lost_executor.py
-	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q -k interrupted tests/docs/test_demo.py
+	DASK_ELASTIC_EVERY_CRASH=1 $(BIN)/python -m pytest -q -k "interrupted or with_spark" tests/docs/test_demo.py
 	$(BIN)/python tests/cluster/durability/faults.py --kills $(KILLS) --seed $(SEED)
 	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k kills tests/cluster/durability/test_durable_inputs.py
 	HOME_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k killed tests/cluster/homes tests/cluster/groups

@@ -14,7 +14,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.vocab.errors import CheckpointCorrupt
 
-DAMAGES = 500
+DAMAGES = 1000
 CHECKPOINTS = 4
 
 

@@ -105,13 +105,13 @@ def same(one, other):
     return type(one) is type(other) and one == other
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(snapshots(), max_size=3))
 def test_recording_round_trip_is_lossless(recorded):
     assert same(tuple(loads(dumps(recorded))), tuple(recorded))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(snapshots())
 def test_snapshot_dict_survives_msgpack(snapshot):
     plain = msgpack.unpackb(msgpack.packb(snapshot_to_dict(snapshot)))

@@ -122,7 +122,7 @@ def outcome(batches: list[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], list[A
     return outputs, state.to_pylist(), failed
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=200)
 @given(streams())
 def test_aggregates_over_few_rows_equal_the_general_path(batches: list[pa.RecordBatch]) -> None:
     found = outcome(batches)

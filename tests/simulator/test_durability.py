@@ -17,7 +17,7 @@ from dask_elastic.topology import Topology, build_components
 
 PARTS = 5
 SEEDS_OF_A_PART = 65
-SINKLESS_SEEDS = 40
+SINKLESS_SEEDS = 80
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -11,7 +11,7 @@ from dask_elastic.executor.task_status import TaskEvent, TaskStatus
 from dask_elastic.migration import labelled
 from dask_elastic.migration.labelled import NEEDS, Action, LabelledMove, MoveEvent, Phase
 
-SEEDS = range(30)
+SEEDS = range(60)
 
 RARE = {
     *((Phase.WAITING, MoveEvent.FLUSH_ARRIVED, needed) for needed in NEEDS),

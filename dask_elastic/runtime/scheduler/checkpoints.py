@@ -367,7 +367,10 @@ def _executor_parts(operator: str, found: dict[int, Pickled | None]) -> list[Exe
 
 
 def _text(error: Exception) -> str:
-    return error_text(error.data) if isinstance(error, Relayed) else f"{type(error).__name__}: {error}"
+    """Return what an error says, which is the same whether the scheduler or a worker could not write."""
+    if isinstance(error, Relayed):
+        return error_text(error.data)
+    return str(error) if isinstance(error, ElasticError) else f"{type(error).__name__}: {error}"
 
 
 def taken_by(record: JobRecord) -> JobCheckpoints:

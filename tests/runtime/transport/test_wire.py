@@ -129,7 +129,7 @@ columns = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(columns, min_size=1, max_size=3), min_size=1, max_size=4), st.data())
 def test_batches_of_many_schemas_round_trip_on_one_connection(batches, data):
     connection = Connection()
