@@ -19,7 +19,7 @@ from dask_elastic.meters.inline_cost import InlineCost
 from dask_elastic.meters.input_traffic import InputTraffic
 from dask_elastic.meters.lasting_load import LastingLoad
 from dask_elastic.meters.latency_window import LatencyWindow
-from dask_elastic.meters.node_speeds import NodeSpeeds, ServedRate
+from dask_elastic.meters.node_speeds import NodeSpeeds, ServedRates
 from dask_elastic.meters.phase_time import PhaseTime
 from dask_elastic.meters.prompt_reads import PromptReads
 from dask_elastic.meters.rate import Rate
@@ -51,7 +51,7 @@ __all__ = [
     "Rate",
     "RecentMean",
     "SendSize",
-    "ServedRate",
+    "ServedRates",
     "ServiceRate",
     "ShardArrivals",
     "ShardLoad",

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
 
 SLOWEST, FASTEST = 0.25, 4.0
 """Bounds of a speed: what lies beyond is the cost of other keys, not the node."""
 
 _ROUNDS = 20
 
+_FORGOTTEN = 1e-6
+"""The weight below which an operator's rate on a node is forgotten."""
 
-class ServedRate(NamedTuple):
-    """The rate at which an operator's rows are served on a node.
+
+class ServedRates(NamedTuple):
+    """The rates at which rows of operators are served on nodes, in columns.
 
     Parameters
     ----------
-    operator : hashable
-        The operator, of one job.
-    node : str
-        The address of the node.
-    rate : float
-        Tuples per busy second of one core, above 0.
-    weight : float
+    operators : sequence of hashable
+        The operators, each of one job.
+    nodes : sequence of str
+        The addresses of the nodes.
+    operator, node : array of int
+        The operator and the node of each rate, as indexes into these.
+    rate : array of float
+        Tuples per busy second of one core.
+    weight : array of float
         Busy seconds per second; little work is a weak hint.
     """
 
-    operator: Hashable
-    node: str
-    rate: float
-    weight: float
+    operators: Sequence[Hashable]
+    nodes: Sequence[str]
+    operator: Ints
+    node: Ints
+    rate: Floats
+    weight: Floats
+
+    @staticmethod
+    def of(rates: Iterable[tuple[Hashable, str, float, float]]) -> ServedRates:
+        """Return rates that are given as operator, node, rate and weight."""
+        operators, nodes, rate, weight = zip(*rates, strict=True) if (rates := tuple(rates)) else ((), (), (), ())
+        names, addresses = list(dict.fromkeys(operators)), list(dict.fromkeys(nodes))
+        return ServedRates(
+            names, addresses, _places(operators, names), _places(nodes, addresses), np.array(rate), np.array(weight)
+        )
 
 
 class NodeSpeeds:
@@ -55,7 +73,7 @@ class NodeSpeeds:
     Examples
     --------
     >>> speeds = NodeSpeeds(memory=0.0, doubt=0.0)
-    >>> speeds.observe([ServedRate("op", "fast", 400.0, 1.0), ServedRate("op", "slow", 100.0, 1.0)])
+    >>> speeds.observe(ServedRates.of([("op", "fast", 400.0, 1.0), ("op", "slow", 100.0, 1.0)]))
     >>> {node: round(speed, 3) for node, speed in speeds.speeds().items()}
     {'fast': 2.0, 'slow': 0.5}
     """
@@ -63,26 +81,37 @@ class NodeSpeeds:
     def __init__(self, memory: float = 0.8, doubt: float = 0.5):
         self.memory = memory
         self.doubt = doubt
-        self._known: dict[tuple[Hashable, str], tuple[float, float]] = {}
+        # Of each operator on each node: the mean logarithm of its rates, weighted. Older periods count less and less.
+        self._known = ServedRates.of(())
 
-    def observe(self, rates: Iterable[ServedRate]) -> None:
+    def observe(self, rates: ServedRates) -> None:
         """Take in the service rates of one period.
 
         Parameters
         ----------
-        rates : iterable of ServedRate
-            Those of executors that have all their cores on one node. Others are no hint at any node.
+        rates : ServedRates
+            Those of executors that have all their cores on one node; others are no hint at any node. Those without rate
+            or weight are left out.
         """
-        # Sums of weights and of weighted logarithms; older periods count less and less.
-        self._known = {
-            key: (self.memory * weight, self.memory * total)
-            for key, (weight, total) in self._known.items()
-            if self.memory * weight > 1e-6
-        }
-        for one in rates:
-            if one.rate > 0 and one.weight > 0:
-                weight, total = self._known.get((one.operator, one.node), (0.0, 0.0))
-                self._known[one.operator, one.node] = weight + one.weight, total + one.weight * math.log(one.rate)
+        real = (rates.rate > 0) & (rates.weight > 0)
+        new = rates._replace(
+            operator=rates.operator[real],
+            node=rates.node[real],
+            rate=np.log(rates.rate[real]),
+            weight=rates.weight[real],
+        )
+        old = self._known._replace(weight=self.memory * self._known.weight)
+        operators, operator = _merged(old.operators, old.operator, new.operators, new.operator)
+        nodes, node = _merged(old.nodes, old.node, new.nodes, new.node)
+        pairs, pair = np.unique(operator * len(nodes) + node, return_inverse=True)
+        weights = np.append(old.weight, new.weight)
+        weight: Floats = np.bincount(pair, weights, len(pairs)).astype(np.float64)
+        total = np.bincount(pair, weights * np.append(old.rate, new.rate), len(pairs))
+        kept = weight > _FORGOTTEN
+        pairs, weight, total = pairs[kept], weight[kept], total[kept]
+        operators, operator = _used(operators, pairs // max(len(nodes), 1))
+        nodes, node = _used(nodes, pairs % max(len(nodes), 1))
+        self._known = ServedRates(operators, nodes, operator, node, total / weight, weight)
 
     def speeds(self) -> dict[str, float]:
         """Return the speed of a core of each node that was observed; 1 is the mean of them.
@@ -92,13 +121,9 @@ class NodeSpeeds:
         dict of str to float
             By address, from `SLOWEST` to `FASTEST`. The speed of any other node is taken as 1.
         """
-        if not self._known:
+        operators, nodes, operator, node, means, weights = self._known
+        if not len(nodes):
             return {}
-        keys = [*self._known]
-        weights, totals = np.array([*self._known.values()]).T
-        means = totals / weights
-        nodes, node = _numbered([key[1] for key in keys])
-        operators, operator = _numbered([key[0] for key in keys])
         node_logs = np.zeros(len(nodes))
         for _ in range(_ROUNDS):
             bases = _fitted(means - node_logs[node], weights, operator, len(operators), 0.0)
@@ -108,15 +133,25 @@ class NodeSpeeds:
         return dict(zip(nodes, speeds.tolist(), strict=True))
 
 
-def _numbered(names: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the different names, and the number of each one among them."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return [*numbers], np.array([numbers[name] for name in names], dtype=np.int64)
+def _places(values: Sequence[Any], names: Sequence[Any]) -> Ints:
+    """Return where each value is among different names."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[value] for value in values], dtype=np.int64)
 
 
-def _fitted(
-    left: NDArray[np.float64], weights: NDArray[np.float64], part: NDArray[np.int64], parts: int, doubt: float
-) -> NDArray[np.float64]:
+def _merged(old: Sequence[Any], one: Ints, new: Sequence[Any], other: Ints) -> tuple[list[Any], Ints]:
+    """Return the names of two sequences, and places in either as places in these names."""
+    names = list(dict.fromkeys((*old, *new)))
+    return names, np.append(_places(old, names)[one], _places(new, names)[other])
+
+
+def _used(names: Sequence[Any], place: Ints) -> tuple[list[Any], Ints]:
+    """Return the names that are in use, and the place of each use among them."""
+    used, place = np.unique(place, return_inverse=True)
+    return [names[number] for number in used.tolist()], place
+
+
+def _fitted(left: Floats, weights: Floats, part: Ints, parts: int, doubt: float) -> Floats:
     """Return the weighted mean of each part, drawn to 0 by a weight of doubt."""
-    fitted: NDArray[np.float64] = np.bincount(part, weights * left, parts) / (np.bincount(part, weights, parts) + doubt)
+    fitted: Floats = np.bincount(part, weights * left, parts) / (np.bincount(part, weights, parts) + doubt)
     return fitted

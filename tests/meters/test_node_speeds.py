@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.meters.node_speeds import FASTEST, SLOWEST, NodeSpeeds, ServedRate
+from dask_elastic.meters.node_speeds import FASTEST, SLOWEST, NodeSpeeds, ServedRates
 
 logs = st.floats(-0.9, 0.9)
 
@@ -15,30 +15,30 @@ logs = st.floats(-0.9, 0.9)
 @given(st.lists(logs, min_size=2, max_size=6), st.lists(st.floats(1, 1e6), min_size=1, max_size=4))
 def test_speeds_explain_all_rates_where_every_operator_is_on_every_node(nodes, operators):
     given = [
-        ServedRate(operator, str(node), rate * 2**log, 1.0)
+        (operator, str(node), rate * 2**log, 1.0)
         for operator, rate in enumerate(operators)
         for node, log in enumerate(nodes)
     ]
     speeds = NodeSpeeds(memory=0.0, doubt=0.0)
-    speeds.observe(given)
+    speeds.observe(ServedRates.of(given))
     found = speeds.speeds()
-    for one in given:
-        same = next(other for other in given if other.operator == one.operator)
-        assert found[one.node] / found[same.node] == pytest.approx(one.rate / same.rate, rel=1e-6)
+    for operator, node, rate, _ in given:
+        same = next(other for other in given if other[0] == operator)
+        assert found[node] / found[same[1]] == pytest.approx(rate / same[2], rel=1e-6)
 
 
 def test_operators_on_one_node_each_leave_all_nodes_equal():
     speeds = NodeSpeeds()
-    speeds.observe([ServedRate("cheap", "a", 1e6, 1.0), ServedRate("dear", "b", 10.0, 1.0)])
+    speeds.observe(ServedRates.of([("cheap", "a", 1e6, 1.0), ("dear", "b", 10.0, 1.0)]))
     assert speeds.speeds() == pytest.approx({"a": 1.0, "b": 1.0})
 
 
 def test_node_that_was_slow_once_is_forgiven_over_periods():
     speeds = NodeSpeeds(memory=0.5)
-    speeds.observe([ServedRate("op", "a", 100.0, 1.0), ServedRate("op", "b", 25.0, 1.0)])
+    speeds.observe(ServedRates.of([("op", "a", 100.0, 1.0), ("op", "b", 25.0, 1.0)]))
     slow = speeds.speeds()["b"]
     for _ in range(10):
-        speeds.observe([ServedRate("op", "a", 100.0, 1.0), ServedRate("op", "b", 100.0, 1.0)])
+        speeds.observe(ServedRates.of([("op", "a", 100.0, 1.0), ("op", "b", 100.0, 1.0)]))
     assert slow < 0.8
     assert speeds.speeds()["b"] == pytest.approx(1.0, abs=0.02)
 
@@ -46,7 +46,7 @@ def test_node_that_was_slow_once_is_forgiven_over_periods():
 def test_little_work_changes_a_speed_less_than_much():
     def slow(weight):
         speeds = NodeSpeeds()
-        speeds.observe([ServedRate("op", "a", 100.0, weight), ServedRate("op", "b", 50.0, weight)])
+        speeds.observe(ServedRates.of([("op", "a", 100.0, weight), ("op", "b", 50.0, weight)]))
         return speeds.speeds()["b"]
 
     assert slow(4.0) < slow(0.1) < 1.0
@@ -54,5 +54,19 @@ def test_little_work_changes_a_speed_less_than_much():
 
 def test_speeds_are_bounded_and_idle_executors_are_no_hint():
     speeds = NodeSpeeds(memory=0.0, doubt=0.0)
-    speeds.observe([ServedRate("op", "a", 1e6, 1.0), ServedRate("op", "b", 1.0, 1.0), ServedRate("op", "c", 5.0, 0.0)])
+    speeds.observe(ServedRates.of([("op", "a", 1e6, 1.0), ("op", "b", 1.0, 1.0), ("op", "c", 5.0, 0.0)]))
     assert speeds.speeds() == {"a": FASTEST, "b": SLOWEST}
+
+
+def test_nodes_and_operators_that_are_gone_are_forgotten():
+    speeds = NodeSpeeds(memory=0.5)
+    speeds.observe(ServedRates.of([("old", "gone", 100.0, 1.0), ("old", "stays", 50.0, 1.0)]))
+    for _ in range(30):
+        speeds.observe(ServedRates.of([("new", "stays", 80.0, 1.0)]))
+    assert speeds.speeds() == pytest.approx({"stays": 1.0})
+
+
+def test_no_rates_give_no_speeds():
+    speeds = NodeSpeeds()
+    speeds.observe(ServedRates.of([]))
+    assert speeds.speeds() == {}

@@ -45,7 +45,7 @@ def test_direct_calls_cut_as_pymetis_does_and_change_no_argument(vertices, parts
         return
     given = graph(vertices, seed)
     copies = [array.copy() for array in given]
-    arguments = given, parts, seed, (1, 30, 350)[seed % 3], shares
+    arguments = given, parts, metis._Options(seed, (1, 30, 350)[seed % 3], (10, 1)[seed % 2]), shares
     assert metis._direct()(*arguments).tolist() == metis._by_pymetis(*arguments).tolist()
     assert all((array == copy).all() for array, copy in zip(given, copies, strict=True))
 
@@ -84,7 +84,7 @@ def test_failed_cut_names_the_graph_and_the_reason(code, reason, monkeypatch):
             return code
 
     library = SimpleNamespace(METIS_PartGraphRecursive=Function(), METIS_SetDefaultOptions=Function())
-    call = metis._caller(library, np.dtype(np.int64), 8, 16)
+    call = metis._caller(library, np.dtype(np.int64), metis._Options(8, 16, 6))
     monkeypatch.setattr(metis, "_direct", lambda: call)
     with pytest.raises(PlanningError, match=f"METIS did not cut 60 groups into 2 parts: .*{reason}"):
         cut(graph(60, 0), 2, 0, 1.35)

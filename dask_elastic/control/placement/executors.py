@@ -232,26 +232,31 @@ def _at_home(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -
     """Return what the executors of a job need at their homes."""
     names = [one.executor for one in job.executors]
     needs = loads.needs_of(names)
-    apart = np.array([_apart(one, nodes[one.home].retiring) for one in job.executors], dtype=np.bool_)
+    apart = np.array(_apart(job, nodes), dtype=np.int64)
     needs[apart, PROCESSOR] = needs[apart, ROWS] = 0.0
     return _Groups(names, [one.home for one in job.executors], needs)
 
 
-def _apart(one: ExecutorSnapshot, retiring: bool) -> bool:
-    """Return whether an executor has no core at home, although it could."""
-    return bool(one.cores) and one.home not in one.cores and not retiring
+def _apart(job: JobSnapshot, nodes: Sequence[NodeSnapshot]) -> list[int]:
+    """Return which executors of a job have no core at home, although they could."""
+    return [
+        place
+        for place, one in enumerate(job.executors)
+        if one.home not in one.cores and one.cores and not nodes[one.home].retiring
+    ]
 
 
 def _tasks(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> _Groups:
     """Return what the tasks of executors need that have no core at home, on the nodes of their cores."""
-    apart = [one for one in job.executors if _apart(one, nodes[one.home].retiring)]
+    apart = [job.executors[place] for place in _apart(job, nodes)]
     tasks = [
         (place, node, count / one.total_cores) for place, one in enumerate(apart) for node, count in one.cores.items()
     ]
     places = [place for place, _, _ in tasks]
     needs = np.zeros((len(tasks), loads.needs.shape[1]))
+    whole = loads.needs_of([one.executor for one in apart])[places]
     for column in (PROCESSOR, ROWS):
-        needs[:, column] = loads.needs_of([one.executor for one in apart])[places, column]
+        needs[:, column] = whole[:, column]
         needs[:, column] *= [share for _, _, share in tasks]
     names = [_named(job, apart[place].executor, "/tasks") for place in places]
     return _Groups(names, [node for _, node, _ in tasks], needs)
@@ -320,7 +325,7 @@ def _traffic(names: Sequence[ExecutorId], inputs: Sequence[Inputs]) -> coo_matri
     number = np.concatenate([nothing, *[known[one.components] for one in inputs]])
     index = np.minimum(np.concatenate([nothing, *[one.indexes for one in inputs]]), table.shape[1] - 1)
     row, rate = table[number, index], np.concatenate([nothing, *[one.rates for one in inputs]])
-    column = np.repeat(np.arange(len(inputs)), [len(one) for one in inputs])
+    column = np.repeat(np.arange(len(inputs)), [len(one.components) for one in inputs])
     real = row >= 0
     return coo_matrix((rate[real], (row[real], column[real])), shape=(len(names), len(names)))
 

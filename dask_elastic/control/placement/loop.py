@@ -45,7 +45,7 @@ from dask_elastic.planning.placement.quality import collocation, load_distance
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
+from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 KEPT_COUNTS = 1_000
 """Numbers of nodes from which the transition matrix of MTM is made."""
@@ -176,11 +176,13 @@ class PlacementLoop:
             memory = self._jobs.get(job_key(job))
             if memory is None or memory.placement != name:
                 memory = self._jobs[job_key(job)] = self._memory(name, snapshot.now)
-            for executor in job.executors:
-                place = _place(executor, snapshot)
-                if memory.places.get(executor.executor, place) != place:
-                    memory.moved_at[executor.executor] = memory.since = snapshot.now
-                memory.places[executor.executor] = place
+            names, places = [one.executor for one in job.executors], _places(job, snapshot)
+            if names == [*memory.places] and places == [*memory.places.values()]:
+                continue
+            for executor, place in zip(names, places, strict=True):
+                if memory.places.get(executor, place) != place:
+                    memory.moved_at[executor] = memory.since = snapshot.now
+                memory.places[executor] = place
 
     def _memory(self, placement: str, now: float) -> _Memory:
         chosen = planner_of_job(placement, self.node_counts, self.settings)
@@ -307,9 +309,10 @@ def _distance(problem: PlacementProblem, distance: float) -> float:
     return share if share > SLACK else 0.0
 
 
-def _place(executor: ExecutorSnapshot, snapshot: Snapshot) -> tuple[str, bool]:
-    """Return the address of the home of an executor, and whether all its cores are elsewhere."""
-    return snapshot.nodes[executor.home].address, bool(executor.cores) and executor.home not in executor.cores
+def _places(job: JobSnapshot, snapshot: Snapshot) -> list[tuple[str, bool]]:
+    """Return the address of the home of each executor, and whether all its cores are elsewhere."""
+    addresses = [node.address for node in snapshot.nodes]
+    return [(addresses[one.home], one.home not in one.cores and bool(one.cores)) for one in job.executors]
 
 
 def _reason(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_elastic.control.keys import JobKey, job_key
-from dask_elastic.meters.node_speeds import ServedRate
+from dask_elastic.meters.node_speeds import ServedRates
 from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, Snapshot
@@ -74,9 +74,7 @@ def busy_cores(executors: Sequence[ExecutorSnapshot]) -> Floats:
     >>> busy_cores([one]).tolist()
     [1.5]
     """
-    measured = _column([0.0 if one.shard_load is None else np.add.reduce(one.shard_load) for one in executors])
-    rate = _column([one.service_rate or np.inf for one in executors])
-    return np.maximum(measured, _rows(executors) / rate)
+    return _busy(executors, _rows(executors))
 
 
 class PeriodLoads:
@@ -138,19 +136,24 @@ class PeriodLoads:
             self._sums.setdefault(job_key(job), _Sums()).add(job.executors)
 
 
-def served_rates(snapshot: Snapshot) -> list[ServedRate]:
+def served_rates(snapshot: Snapshot) -> ServedRates:
     """Return the service rates of executors that have all their cores at home, as hints at the speed of nodes."""
-    addresses = [node.address for node in snapshot.nodes]
-    found = []
+    operators: dict[tuple[str, int, str], int] = {}
+    tables = []
     for job in snapshot.jobs:
-        key = job_key(job)
-        operators = {name: (*key, name) for name in {one.executor.component for one in job.executors}}
-        found += [
-            ServedRate(operators[one.executor.component], addresses[one.home], one.service_rate, busy)
-            for one, busy in zip(job.executors, busy_cores(job.executors).tolist(), strict=True)
-            if one.service_rate and len(one.cores) == 1 and one.home in one.cores
-        ]
-    return found
+        key, rows = job_key(job), np.zeros((4, len(job.executors)))
+        number = {
+            name: operators.setdefault((*key, name), len(operators))
+            for name in dict.fromkeys([one.executor.component for one in job.executors])
+        }
+        rows[0] = [number[one.executor.component] for one in job.executors]
+        rows[1] = [one.home for one in job.executors]
+        rows[2] = [(one.service_rate or 0.0) if [*one.cores] == [one.home] else 0.0 for one in job.executors]
+        rows[3] = busy_cores(job.executors)
+        tables.append(rows)
+    operator, home, rate, weight = np.concatenate([np.zeros((4, 0)), *tables], axis=1)
+    addresses = [node.address for node in snapshot.nodes]
+    return ServedRates([*operators], addresses, operator.astype(np.int64), home.astype(np.int64), rate, weight)
 
 
 class _Sums:
@@ -160,7 +163,7 @@ class _Sums:
         self._executors: list[ExecutorId] = []
         self._needs: Floats = np.zeros((0, 5))
         self._snapshots: Floats = np.zeros(0)
-        self._traffic: dict[ExecutorId, list[Inputs]] = {}
+        self._traffic: list[Sequence[ExecutorSnapshot]] = []
 
     def add(self, executors: Sequence[ExecutorSnapshot]) -> None:
         """Add those of a snapshot."""
@@ -174,22 +177,33 @@ class _Sums:
         at = JobLoads(self._executors, self._needs, []).places(names)
         state = _column([one.state_bytes for one in executors])
         self._snapshots[at] += 1
-        self._needs[at, PROCESSOR] += busy_cores(executors)
-        self._needs[at, ROWS] += _rows(executors)
+        rows = _rows(executors)
+        self._needs[at, PROCESSOR] += _busy(executors, rows)
+        self._needs[at, ROWS] += rows
         self._needs[at, NETWORK] += _column([one.bytes_in + one.bytes_out for one in executors])
         self._needs[at, MEMORY] = np.maximum(state - _column([one.state_on_disk for one in executors]), 0)
         self._needs[at, STATE] = state
 
     def add_traffic(self, executors: Sequence[ExecutorSnapshot]) -> None:
         """Add the traffic of a snapshot."""
-        for one in executors:
-            self._traffic.setdefault(one.executor, []).append(Inputs.of(one.traffic))
+        self._traffic.append(executors)
 
     def means(self) -> JobLoads:
         """Return the means."""
         needs = self._needs.copy()
         needs[:, [PROCESSOR, ROWS, NETWORK]] /= self._snapshots[:, None]
-        return JobLoads(self._executors, needs, [_mean_traffic(self._traffic.get(one, [])) for one in self._executors])
+        return JobLoads(self._executors, needs, self._mean_traffic())
+
+    def _mean_traffic(self) -> list[Inputs]:
+        """Return the mean traffic to each executor."""
+        if len(self._traffic) == 1 and [one.executor for one in self._traffic[0]] == self._executors:
+            # So it is in large clusters, where many small objects would have to be made.
+            return [Inputs.of(one.traffic) for one in self._traffic[0]]
+        samples: dict[ExecutorId, list[Inputs]] = {}
+        for executors in self._traffic:
+            for one in executors:
+                samples.setdefault(one.executor, []).append(Inputs.of(one.traffic))
+        return [_mean_traffic(samples.get(executor, [])) for executor in self._executors]
 
 
 def _executors(snapshot: Snapshot) -> int:
@@ -206,6 +220,12 @@ def _column(values: Sequence[float]) -> Floats:
     return np.array(values, dtype=np.float64)
 
 
+def _busy(executors: Sequence[ExecutorSnapshot], rows: Floats) -> Floats:
+    """Return the cores that the input of each executor keeps busy, given the rows per second of each."""
+    measured = _column([0.0 if one.shard_load is None else np.add.reduce(one.shard_load) for one in executors])
+    return np.maximum(measured, rows / _column([one.service_rate or np.inf for one in executors]))
+
+
 def _rows(executors: Sequence[ExecutorSnapshot]) -> Floats:
     """Return the tuples per second that arrive at each executor, or that it processes where these are more."""
     arrivals, processed = _column([one.arrival_rate for one in executors]), [one.throughput for one in executors]
@@ -215,7 +235,6 @@ def _rows(executors: Sequence[ExecutorSnapshot]) -> Floats:
 def _mean_traffic(samples: list[Inputs]) -> Inputs:
     """Return the mean traffic from each upstream instance."""
     if len(samples) <= 1:
-        # In large clusters there is one sample only, and many small objects would have to be made.
         return samples[0] if samples else Inputs.of(())
     summed: dict[tuple[str, int], float] = {}
     for sample in samples:

@@ -25,7 +25,7 @@ import numpy as np
 from dask_elastic.planning.checked_arrays import Floats, Ints, Mask
 from dask_elastic.planning.extras import require
 from dask_elastic.planning.placement.graph_partition import UNEVEN, units
-from dask_elastic.planning.placement.metis import Graph, cut
+from dask_elastic.planning.placement.metis import THOROUGH, Graph, cut
 
 FEW = 10
 """Parts of up to so many groups are cut by trying all cuts."""
@@ -35,6 +35,10 @@ MANY = 2_000
 
 _EVEN = 1.2
 """How much larger than its share a piece may be after each of several cuts: with larger pieces, more are cut singly."""
+
+_HASTY = 1
+"""How often METIS improves each of several cuts: thorough ones leave 0.1 to 0.5 % less traffic between pieces, in half
+as much time again."""
 
 _LIGHTEST = 2.25
 """Halves weigh about their part's weight divided by this or more, where no group is as heavy as that."""
@@ -131,7 +135,8 @@ class Bisection:
     def _cut(self, graph: Graph, pieces: int) -> Ints:
         """Return the pieces by METIS."""
         self.cuts += 1
-        piece = cut(graph, pieces, self._seed, UNEVEN if pieces == 2 else _EVEN)
+        uneven, refinements = (UNEVEN, THOROUGH) if pieces == 2 else (_EVEN, _HASTY)
+        piece = cut(graph, pieces, self._seed, uneven, refinements=refinements)
         if (piece == piece[0]).all():
             # The lightest group makes a piece of its own.
             piece[np.argmin(graph.weights)] ^= 1
@@ -181,10 +186,9 @@ def _best_halves(table: Floats, weight: Floats) -> Mask:
     The weight of a half is within the allowed imbalance if that is possible; then least traffic is cut.
     """
     size = weight.shape[1]
-    side, crossing = _all_cuts(size)
-    one, other = np.triu_indices(size, 1)
+    side, crossing, pairs = _all_cuts(size)
     # Products of this size take longer in BLAS, which wakes its threads for them.
-    lost = np.einsum("gp,cp->gc", table[:, one, other], crossing)
+    lost = np.einsum("gp,cp->gc", table.reshape(len(table), -1)[:, pairs], crossing)
     share = np.einsum("gv,cv->gc", weight, side) / weight.sum(axis=1)[:, None]
     uneven = np.abs(share - 0.5)
     over = np.maximum(uneven - (UNEVEN - 1) / 2, 0.0)
@@ -195,11 +199,12 @@ def _best_halves(table: Floats, weight: Floats) -> Mask:
 
 
 @cache
-def _all_cuts(size: int) -> tuple[Floats, Floats]:
+def _all_cuts(size: int) -> tuple[Floats, Floats, Ints]:
     """Return all cuts of some groups as ones: the groups of the second half, and the pairs that are cut.
 
-    The last group is in the first half: the other cuts are the same with the halves exchanged.
+    The last group is in the first half: the other cuts are the same with the halves exchanged. Pairs are those of
+    different groups, given third by their places in a table of groups × groups that is read row by row.
     """
     side = (np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size)) & 1
     one, other = np.triu_indices(size, 1)
-    return side.astype(np.float64), (side[:, one] != side[:, other]).astype(np.float64)
+    return side.astype(np.float64), (side[:, one] != side[:, other]).astype(np.float64), one * size + other

@@ -29,6 +29,9 @@ from dask_elastic.planning.checked_arrays import Ints
 from dask_elastic.planning.extras import require
 from dask_elastic.vocab.errors import PlanningError
 
+THOROUGH = 10
+"""METIS's own number of refinements."""
+
 _LOCK = threading.Lock()
 _OPTIONS = 40
 _OK = 1
@@ -56,7 +59,22 @@ class Graph(NamedTuple):
     rates: Ints
 
 
-def cut(graph: Graph, parts: int, seed: int, uneven: float, shares: Sequence[float] | None = None) -> Ints:
+class _Options(NamedTuple):
+    """Options of METIS, or where these are in its array."""
+
+    seed: int
+    ufactor: int
+    niter: int
+
+
+def cut(
+    graph: Graph,
+    parts: int,
+    seed: int,
+    uneven: float,
+    shares: Sequence[float] | None = None,
+    refinements: int = THOROUGH,
+) -> Ints:
     """Cut a graph in two, and each half again, until there are so many parts; some of them may be empty.
 
     Parameters
@@ -71,6 +89,8 @@ def cut(graph: Graph, parts: int, seed: int, uneven: float, shares: Sequence[flo
         How much larger than its share a part may be after a cut; 1.35 for a third.
     shares : sequence of float, optional
         The share of the weight for each part; equal ones if left out.
+    refinements : int
+        How often each cut is improved at most, while it has more or fewer vertices, 1 or more.
 
     Returns
     -------
@@ -91,23 +111,23 @@ def cut(graph: Graph, parts: int, seed: int, uneven: float, shares: Sequence[flo
     >>> bool(part[0] == part[1]), bool(part[2] == part[3]), bool(part[0] != part[2])
     (True, True, True)
     """
-    given = graph, parts, int(seed) % (2**31 - 1), round(1000 * (uneven - 1)), shares
+    options = _Options(int(seed) % (2**31 - 1), round(1000 * (uneven - 1)), refinements)
     with _LOCK:
-        return (_direct() or _by_pymetis)(*given)
+        return (_direct() or _by_pymetis)(graph, parts, options, shares)
 
 
-_Cut = Callable[[Graph, int, int, int, Sequence[float] | None], Ints]
+_Cut = Callable[[Graph, int, _Options, Sequence[float] | None], Ints]
 
 
 def _pymetis() -> Any:
     return require("pymetis", "graph partitioning")
 
 
-def _by_pymetis(graph: Graph, parts: int, seed: int, ufactor: int, shares: Sequence[float] | None) -> Ints:
+def _by_pymetis(graph: Graph, parts: int, given: _Options, shares: Sequence[float] | None) -> Ints:
     """Cut a graph by pymetis, which holds the GIL."""
     pymetis = _pymetis()
     options = pymetis.Options()
-    options.seed, options.ufactor = seed, ufactor
+    options.seed, options.ufactor, options.niter = given
     try:
         _, part = pymetis.part_graph(
             parts,
@@ -131,13 +151,13 @@ def _direct() -> _Cut | None:
     try:
         library, whole = ctypes.CDLL(pymetis._internal.__file__), np.dtype(pymetis.zero_copy_dtype())
         indices = pymetis._internal.options_indices
-        call = _caller(library, whole, int(indices.SEED), int(indices.UFACTOR))
+        call = _caller(library, whole, _Options(int(indices.SEED), int(indices.UFACTOR), int(indices.NITER)))
         return call if _agrees(call) else None
     except (AttributeError, OSError, TypeError, ValueError):
         return None
 
 
-def _caller(library: Any, whole: np.dtype[Any], at_seed: int, at_ufactor: int) -> _Cut:
+def _caller(library: Any, whole: np.dtype[Any], places: _Options) -> _Cut:
     """Return how the METIS of a library is called.
 
     Parameters
@@ -146,20 +166,20 @@ def _caller(library: Any, whole: np.dtype[Any], at_seed: int, at_ufactor: int) -
         It has the functions of METIS.
     whole : dtype
         METIS's whole numbers.
-    at_seed, at_ufactor : int
-        Where the two options are.
+    places : _Options
+        Where the options are.
     """
     recursive, defaults = library.METIS_PartGraphRecursive, library.METIS_SetDefaultOptions
     recursive.restype, recursive.argtypes = ctypes.c_int, [ctypes.c_void_p] * 13
     defaults.restype, defaults.argtypes = ctypes.c_int, [ctypes.c_void_p]
 
-    def call(graph: Graph, parts: int, seed: int, ufactor: int, shares: Sequence[float] | None) -> Ints:
+    def call(graph: Graph, parts: int, given: _Options, shares: Sequence[float] | None) -> Ints:
         arrays = [np.ascontiguousarray(array, dtype=whole) for array in graph]
         count = len(arrays[0]) - 1
         numbers, part = np.array([count, 1, parts, 0], dtype=whole), np.zeros(count, dtype=whole)
         options = np.zeros(_OPTIONS, dtype=whole)
         defaults(options.ctypes.data)
-        options[at_seed], options[at_ufactor] = seed, ufactor
+        options[list(places)] = given
         # Twice as long as needed, so that nothing is read beyond its end if METIS has real numbers of 64 bits.
         aims = None if shares is None else np.array([*shares, *[0.0] * len(shares)], dtype=np.float32)
         vertices, weights_each, number, edges_cut = (numbers.ctypes.data + whole.itemsize * i for i in range(4))
@@ -185,8 +205,8 @@ def _agrees(call: _Cut) -> bool:
     rates: Ints = 1 + (np.repeat(vertex, 4) + neighbours) * 7 % 11
     graph = Graph(np.arange(size + 1) * 4, neighbours, 1 + vertex % 3, rates)
     for parts, shares in ((2, None), (2, (0.75, 0.25)), (4, None), (3, (0.2, 0.5, 0.3))):
-        for seed in range(3):
-            given = graph, parts, seed, 200, shares
+        for seed, niter in ((0, THOROUGH), (1, THOROUGH), (2, 1)):
+            given = graph, parts, _Options(seed, 200, niter), shares
             if call(*given).tolist() != _by_pymetis(*given).tolist():
                 return False
     return True

@@ -14,7 +14,7 @@ ALBIC, section 2.1 (COLA), without a listing.
 
 from __future__ import annotations
 
-from heapq import heapify, heapreplace
+from heapq import heapreplace
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def packed(problem: PlacementProblem, label: Ints, size: Floats, most: float) ->
     order = np.argsort(-size, kind="stable")
     strength, live = problem.strength, np.flatnonzero(problem.live)
     if np.ptp(strength[live]) <= SLACK * strength[live].max():
-        return _on_equal_bins(live.tolist(), order.tolist(), size)[label]
+        return _on_equal_bins(live, order, size)[label]
     shares, each = np.where(problem.live, 0.0, np.inf), 1 / strength
     place, after, sizes = np.zeros(len(size), dtype=np.int64), np.empty(problem.bins), size.tolist()
     # Where no bin is twice as strong as another, parts go to empty bins first, the strongest of them.
@@ -87,17 +87,20 @@ def _crowds(problem: PlacementProblem, size: Floats, most: float) -> bool:
     return False
 
 
-def _on_equal_bins(bins: list[int], order: list[int], size: Floats) -> Ints:
+def _on_equal_bins(bins: Ints, order: Ints, size: Floats) -> Ints:
     """Return the bin of each part, given the parts by falling weight."""
-    place, sizes = np.zeros(len(size), dtype=np.int64), size.tolist()
+    place = np.zeros(len(size), dtype=np.int64)
     # Each bin gets a part before any bin gets a second one.
-    queue = [(0.0, bin) for bin in bins[len(order) :]]
-    for part, bin in zip(order, bins, strict=False):
-        place[part] = bin
-        queue.append((sizes[part], bin))
-    heapify(queue)
-    for part in order[len(bins) :]:
+    first, later = order[: len(bins)], order[len(bins) :]
+    place[first] = bins[: len(first)]
+    loads = np.append(size[first], np.zeros(len(bins) - len(first)))
+    # A list by rising load and number is a heap.
+    least = np.lexsort((bins, loads))
+    queue = list(zip(loads[least].tolist(), bins[least].tolist(), strict=True))
+    chosen = []
+    for weight in size[later].tolist():
         load, bin = queue[0]
-        place[part] = bin
-        heapreplace(queue, (load + sizes[part], bin))
+        chosen.append(bin)
+        heapreplace(queue, (load + weight, bin))
+    place[later] = chosen
     return place
