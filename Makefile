@@ -15,12 +15,12 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 # Tests start many processes: without compiled files, each of them would compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test lint format types examples pytest soak properties faults demo bench docs clean
+.PHONY: test lint format types examples $(EXAMPLES:%=run-%) pytest soak properties faults demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
 test:
-	@$(MAKE) --no-print-directory --jobs 2 lint types examples
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target lint types examples
 	@$(MAKE) --no-print-directory pytest
 
 lint: $(VENV)/.test
@@ -32,14 +32,16 @@ types: $(VENV)/.test
 
 # As in tests: on a busy machine, a worker that lives may send no heartbeat for seconds.
 examples: export DASK_ELASTIC__HEARTBEAT_TIMEOUT := 60s
-examples: $(VENV)/.test
-	@set -e; for example in $(EXAMPLES); do echo "== $$example"; $(BIN)/python $$example; done
+examples: $(EXAMPLES:%=run-%)
+
+$(EXAMPLES:%=run-%): run-%: $(VENV)/.test
+	@echo "== $*"; $(BIN)/python $*
 
 pytest: $(VENV)/.test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE) dask_elastic
 	@$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup $(PROCESSES)
 
-# Simulated jobs under faults, with other seeds than the tests: make soak SECONDS=3600
+# Simulated jobs of all kinds under faults, with other seeds than the tests: make soak SECONDS=3600
 SECONDS ?= 600
 soak: $(VENV)/.test
 	$(BIN)/python tests/simulator/soak.py --seconds $(SECONDS)
