@@ -88,9 +88,9 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             scheduler.task_metadata[HOSTED] = __version__
 
     async def before_close(self) -> None:
-        """Close the display, stop planning, and stop resetting the scheduler's idle time."""
+        """Close the display, abandon the jobs, and stop resetting the scheduler's idle time."""
         if self.coordinator is not None:
-            self.coordinator.stop_planning()
+            self.coordinator.abandon()
         if self._display is not None:
             self._display.close()
         if self._holding is not None:

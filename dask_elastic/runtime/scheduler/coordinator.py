@@ -350,22 +350,25 @@ class Coordinator:
         for name in ended[: max(0, len(ended) - KEPT_JOBS)]:
             self.health.spawn(self._forget(name))
 
-    def stop_planning(self) -> None:
-        """Stop what plans and looks for hung workers periodically, because the scheduler closes."""
+    def abandon(self) -> None:
+        """Plan, watch, restart and save no job any more, because the scheduler closes.
+
+        In a process that goes on, jobs would otherwise wait for workers of a cluster that is closed.
+        """
         self.controller.stop()
         self.placement.stop()
         self.group_planning.stop()
         self.heartbeats.stop()
+        self.leaving.cancel()
+        self.membership.stop()
+        self.health.stop()
 
     async def close(self) -> None:
         """Forget every job; no call to a worker is in flight afterwards."""
-        self.stop_planning()
-        self.leaving.cancel()
-        self.membership.stop()
-        self.health.cancel()
+        self.abandon()
         for name in [*self.jobs]:
             await self._forget(name)
-        self.health.cancel()
+        self.health.stop()
 
 
 def hold(scheduler: Any, coordinator: Coordinator) -> Callable[[], None]:

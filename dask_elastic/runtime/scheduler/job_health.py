@@ -83,22 +83,27 @@ class JobHealth:
         self.checkpoints = checkpoints
         self.log_event = log_event
         self._background: set[asyncio.Task[Any]] = set()
+        self._stopped = False
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
         return [Report.handled_by(self.report), Suspects.handled_by(self.suspects)]
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine in the background."""
-        self.keep(asyncio.ensure_future(work))
+        """Run a coroutine in the background, unless `stop` was called."""
+        if self._stopped:
+            work.close()
+        else:
+            self.keep(asyncio.ensure_future(work))
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Keep a task in the background until it ends."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def cancel(self) -> None:
-        """Cancel everything that runs in the background."""
+    def stop(self) -> None:
+        """Cancel everything that runs in the background, and begin nothing more."""
+        self._stopped = True
         for task in [*self._background]:
             task.cancel()
 

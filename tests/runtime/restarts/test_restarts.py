@@ -18,6 +18,7 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error, error_text, 
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import CheckpointCorrupt, NodeLost, PoisonBatch, UnknownJob
+from dask_elastic_plugins.scheduler import ElasticSchedulerPlugin
 
 A, B, C = (f"tcp://192.0.2.{number}:8000" for number in (1, 2, 3))
 """Addresses of another machine: only their leases tell whether processes there have ended."""
@@ -201,6 +202,28 @@ def test_restart_waits_for_a_worker_if_none_is_left(fake, workers, tmp_path):
         workers.add(C)
         assert await restarting is None
         assert (prepared(workers, FIRST + 1), record.checkpoints.attempts) == ([C], 1)
+
+    asyncio.run(run())
+
+
+def test_job_waits_for_no_worker_and_does_not_restart_when_its_scheduler_closes(fake, workers, tmp_path):
+    """The process goes on, where another cluster may continue the job."""
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        plugin = ElasticSchedulerPlugin()
+        plugin.coordinator = coordinator
+        # Dask closes the workers first, or what is left of them afterwards.
+        workers.workers.clear()
+        plugin.remove_worker(workers, A, stimulus_id="close")
+        await until(lambda: record.checkpoints.restarts == 1)
+        await plugin.before_close()
+        await fake.settle()
+        plugin.remove_worker(workers, B, stimulus_id="close")
+        workers.add(C)
+        await fake.settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert record.spec.generation == FIRST
 
     asyncio.run(run())
 
