@@ -45,6 +45,8 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
 
     async def start(self, scheduler: Scheduler) -> None:
         """Start the coordinator, register its handlers with the scheduler, and open the display."""
+        if self.coordinator is not None:
+            return  # Dask starts a plugin that a preload has registered a second time, when the scheduler has started
         try:
             with many_imports():
                 from dask_elastic.dashboard.display import Display

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from distributed import Client
+from distributed.dashboard.scheduler import template_variables
 
 import dask_elastic as de
 from dask_elastic.runtime.scheduler import coordinator
@@ -140,6 +141,17 @@ def test_preloaded_plugins_serve_several_clients_and_are_removed(command_line, w
         assert_clean(client, wait_until)
         assert_runs(client)
     assert not tracebacks(log.read_text())
+
+
+def test_preloaded_scheduler_starts_its_plugin_once(small_cluster):
+    preload = {"preload": "dask_elastic_plugins.install"}
+    cluster = small_cluster(processes=False, scheduler_kwargs=preload, dashboard_address="127.0.0.1:0")
+    assert template_variables(cluster.scheduler)["pages"].count("elastic") == 1
+    with Client(cluster, set_as_default=False) as client:
+        assert_runs(client)
+        installing.uninstall(client)
+    assert "elastic" not in template_variables(cluster.scheduler)["pages"]
+    assert "retire_workers" not in vars(cluster.scheduler)
 
 
 def test_restarted_scheduler_still_hosts_jobs(small_cluster):
