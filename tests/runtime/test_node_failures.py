@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -258,3 +259,30 @@ def test_node_refuses_to_build_generations_that_have_ended():
         newest.begin("job", 4)
     newest.begin("job", 5)
     newest.begin("other", 1)
+
+
+def test_node_remembers_generations_of_the_newest_jobs_only():
+    newest = NewestGenerations(most=2)
+    for job in ("first", "second", "third"):
+        newest.begin(job, 1)
+        newest.forget(job, 1)
+    for job in ("second", "third"):
+        with pytest.raises(UnknownJob, match=f"generation 1 of job '{job}' has ended"):
+            newest.check(job, 1)
+    newest.check("first", 1)
+    newest.begin("second", 2)
+    newest.begin("fourth", 1)
+    with pytest.raises(UnknownJob, match="generation 1 of job 'second' has ended"):
+        newest.check("second", 1)
+
+
+def test_node_keeps_the_lock_of_a_job_only_while_it_is_used():
+    async def test():
+        newest = NewestGenerations()
+        async with newest.lock("job"):
+            lock = weakref.ref(newest.lock("job"))
+            assert lock() is newest.lock("job")
+            assert newest.lock("other") is not lock()
+        assert lock() is None
+
+    asyncio.run(test())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from dask_elastic.runtime.config.worker_options import WorkerOptions
 from dask_elastic.runtime.transport.dispatch import Dispatch
@@ -64,8 +65,9 @@ class Channels:
         self._peers: dict[str, Peer] = {}
         self._readers: dict[str, CommReader | SocketReader] = {}
         self._dispatches: dict[str, Dispatch] = {}
-        self._dialled: Counter[str] = Counter()
-        self._dialling: dict[str, asyncio.Lock] = {}
+        self._incarnations = itertools.count(1)
+        # A lock exists as long as it is held or waited for: workers that are replaced have other addresses.
+        self._dialling: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = threading.Event()
         threading.Thread(target=self._run_beats, name="elastic-beats", daemon=True).start()
 
@@ -93,8 +95,7 @@ class Channels:
         # The lock lets jobs that are submitted at the same time share one channel.
         async with self._dialling.setdefault(address, asyncio.Lock()):
             if address not in self._peers:
-                self._dialled[address] += 1
-                incarnation = self._dialled[address]
+                incarnation = next(self._incarnations)
                 peer = Peer(self.worker, address, self._peer_broken, self.options.max_frame, incarnation)
                 await peer.connect()
                 if self._closed.is_set():

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 from dask_elastic.vocab.errors import UnknownJob
+
+MOST_JOBS = 1_000
+"""Jobs that are remembered. A call that so many later jobs have overtaken is not refused."""
 
 
 class NewestGenerations:
     """Refuses to build parts of generations that have ended; used on the event loop of the worker.
+
+    Parameters
+    ----------
+    most : int, optional
+        Jobs to remember, so that a worker may host any number of them one after the other.
 
     Examples
     --------
@@ -21,14 +30,17 @@ class NewestGenerations:
     dask_elastic.vocab.errors.UnknownJob: generation 3 of job 'delays' has ended
     """
 
-    def __init__(self) -> None:
-        self._newest: dict[str, int] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+    def __init__(self, most: int = MOST_JOBS) -> None:
+        # In the order in which they were last noted.
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        self._most = most
+        # A lock exists as long as it is held or waited for.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def begin(self, job: str, generation: int) -> None:
         """Note a generation that is to be built; raises `UnknownJob` if a later one is known."""
         self.check(job, generation)
-        self._newest[job] = generation
+        self._note(job, generation)
 
     def check(self, job: str, generation: int) -> None:
         """Raise `UnknownJob` if a later generation is known, or this one was forgotten."""
@@ -37,8 +49,14 @@ class NewestGenerations:
 
     def forget(self, job: str, generation: int) -> None:
         """Note that a generation has ended."""
-        self._newest[job] = max(self._newest.get(job, 0), generation + 1)
+        self._note(job, max(self._newest.get(job, 0), generation + 1))
+
+    def _note(self, job: str, generation: int) -> None:
+        self._newest[job] = generation
+        self._newest.move_to_end(job)
+        if len(self._newest) > self._most:
+            self._newest.popitem(last=False)
 
     def lock(self, job: str) -> asyncio.Lock:
         """Return the lock that is held while a part of a job is built."""
-        return self._locks[job]
+        return self._locks.setdefault(job, asyncio.Lock())

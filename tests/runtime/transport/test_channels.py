@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -26,8 +27,9 @@ class Way:
 
     made: ClassVar[list[Way]] = []
 
-    def __init__(self, worker, address, *_):
+    def __init__(self, worker, address, on_broken, limit, incarnation):
         self.address = address
+        self.incarnation = incarnation
         self.open = True
         self.made.append(self)
 
@@ -79,6 +81,28 @@ def test_channel_connecting_during_close_is_closed(made):
 
     asyncio.run(scenario())
     assert [way.open for way in made] == [False]
+
+
+def locks():
+    gc.collect()
+    return sum(isinstance(one, asyncio.Lock) for one in gc.get_objects())
+
+
+def test_channels_keep_nothing_of_nodes_that_were_replaced(made):
+    async def scenario():
+        peers = channels([])
+        before = locks()
+        for number in range(20):
+            await peers.connect(f"tcp://there:{number}")
+            peers.give_up(f"tcp://there:{number}", "its worker was replaced")
+        assert locks() == before
+        await asyncio.gather(*(peers.connect("tcp://there:1") for _ in range(2)))
+        peers.close()
+
+    asyncio.run(scenario())
+    incarnations = [way.incarnation for way in made if way.address == "tcp://there:1"]
+    assert len(incarnations) == 2
+    assert incarnations == sorted(set(incarnations))
 
 
 async def nothing(count):
