@@ -191,6 +191,29 @@ def test_job_continues_when_node_with_remote_tasks_only_is_lost(on, fake, lost):
     on({"a": 2, "founder": 2} if lost == "founder" else {"a": 2}, test)
 
 
+@pytest.mark.parametrize(("cores", "left"), [({"a": 1, "guest": 2}, {0: 1}), ({"guest": 2}, {0: 1})])
+def test_cores_that_home_confirms_after_their_node_has_left_are_not_kept(on, fake, cores, left):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        confirms = scheduler.held["a", part_calls.SetCores] = asyncio.Event()
+        setting = asyncio.ensure_future(coordinator.set_cores(SetCores("job", "op0", cores)))
+        await fake.settle()
+        del scheduler.workers["guest"]
+        coordinator.node_lost("guest")
+        await fake.settle()
+        assert record.nodes == ["a", ""]
+        confirms.set()
+        await setting
+        assert record.cores["op0", 0] == left
+        assert coordinator.jobs.held() == {"a": 1}
+        view = coordinator.controller.snapshot_builder.view(time.time())
+        assert view.snapshot(lambda: None).jobs[0].executors[0].cores == left
+
+    on({"a": 2}, test)
+
+
 def test_unreachable_node_is_removed_and_rejoins(on, fake, monkeypatch):
     monkeypatch.setattr(membership, "FIRST_WAIT", 0.0)
 

@@ -226,13 +226,16 @@ class CoreChanges:
         """
         operator, index = key
         generation = record.spec.generation
+        places = {node: _occupant(record, node) for node in by_node}
         home = record.nodes[record.homes.node(operator, index)]
         record.core_changes += 1
         change = record.core_changes
         await self.calls.one(home, part_calls.SetCores(*record.generation_id, change, operator, index, dict(by_node)))
         if not record.runs(generation):
             raise PlanningError(f"job {record.name!r} was restarted while cores of {operator}[{index}] changed")
-        record.cores[key] = {node: count for node, count in by_node.items() if count}
+        # A node that has left meanwhile has taken its cores with it; one core at home is left at least.
+        kept = {node: count for node, count in by_node.items() if count and _occupant(record, node) == places[node]}
+        record.cores[key] = kept or {record.homes.node(operator, index): 1}
 
 
 def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[int, str]]:
@@ -254,6 +257,11 @@ def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[
     if not 0 <= executor < len(found):
         raise UnknownOperator(f"operator {operator!r} has the executors 0 to {len(found) - 1}, not {executor}")
     return [(executor, found[executor])]
+
+
+def _occupant(record: JobRecord, node: int) -> tuple[str, int]:
+    """Return what tells the worker at a place apart from the next one there, also from itself if it joins again."""
+    return record.nodes[node], record.incarnations.get(node, 0)
 
 
 def _check_elastic(record: JobRecord) -> None:
