@@ -111,6 +111,28 @@ def test_batches_are_held_up_to_the_bytes_that_may_wait(monkeypatch):
     assert read_ahead.take()[1] == 2.0
 
 
+@pytest.mark.parametrize(("columns", "least"), [(1, 600), (20, 5_000)])
+@pytest.mark.parametrize("append", ["put", "hold"])
+def test_batches_of_one_row_wait_within_the_memory_that_they_take(monkeypatch, columns, least, append):
+    class Full(Exception):
+        """Raised where the reading thread would wait for room."""
+
+    def wait():
+        raise Full
+
+    read_ahead = ReadAhead()
+    monkeypatch.setattr(read_ahead._changed, "wait", wait)
+    rows = pa.record_batch({f"n{number}": [1] for number in range(columns)})
+
+    def fill():
+        for _ in range(WAITING_BYTES // least):
+            getattr(read_ahead, append)(rows, 1.0)
+
+    with pytest.raises(Full):
+        fill()
+    assert read_ahead.take()[0].num_rows > 2_000
+
+
 def test_room_of_held_batches_is_free_after_they_were_passed_through(sent):
     read_ahead = ReadAhead()
     large = pa.record_batch({"n": [bytes(WAITING_BYTES)]})

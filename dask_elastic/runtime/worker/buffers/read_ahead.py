@@ -17,6 +17,10 @@ JOINED_ROWS = 32_768
 WAITING_BYTES = 16 * 2**20
 """Bytes that may wait, and one batch more."""
 
+BATCH_BYTES = 512
+COLUMN_BYTES = 256
+"""What a waiting batch and each of its columns take besides the rows: much more than these, if they are few."""
+
 HELD_SECONDS = 0.02
 """Batches that were held for once or twice as long are sent by the taking thread: the reading thread is blocked."""
 
@@ -67,7 +71,7 @@ class ReadAhead:
                     self._held = False
                     self._changed.notify()
                 self._changed.wait()
-            nbytes = rows.nbytes
+            nbytes = rows.nbytes + _own_bytes(rows)
             self._waiting.append((rows, due, nbytes))
             self._bytes += nbytes
             self._held = False
@@ -85,7 +89,7 @@ class ReadAhead:
         bool
             Whether the queue is still open.
         """
-        nbytes = _bytes_at_most(rows)
+        nbytes = _bytes_at_most(rows) + _own_bytes(rows)
         with self._lock:
             if self._is_free() and self._bytes < WAITING_BYTES:
                 self._waiting.append((rows, due, nbytes))
@@ -238,6 +242,11 @@ def _bytes_at_most(rows: pa.RecordBatch) -> int:
     """Return the bytes of a batch, or a few more."""
     buffers: int = rows.get_total_buffer_size()
     return buffers if buffers <= _FEW_BYTES else rows.nbytes
+
+
+def _own_bytes(rows: pa.RecordBatch) -> int:
+    """Return about how many bytes a batch takes besides its rows."""
+    return BATCH_BYTES + COLUMN_BYTES * int(rows.num_columns)
 
 
 def _next_joined(waiting: _Waiting, most: int) -> tuple[list[pa.RecordBatch], float, int]:
