@@ -20,7 +20,7 @@ from distributed import Client, get_client, worker_client
 from distributed.security import Security
 
 import dask_elastic as de
-from dask_elastic.runtime.client import outlet, sender
+from dask_elastic.runtime.client import outlet, sender, senders
 from dask_elastic.runtime.client.outlet import Outlet
 from dask_elastic.runtime.client.senders import checked_due, senders_of
 from dask_elastic.runtime.scheduler.pushed_sources import PushedSources
@@ -96,6 +96,27 @@ def test_rows_of_many_sends_keep_their_order(client):
     job.wait(**RUN)
     assert numbers_of(job) == list(range(1_000))
     assert de.jobs(client)[0].name == "listed"
+
+
+def test_client_forgets_the_oldest_senders_of_jobs_that_have_ended(client, monkeypatch):
+    monkeypatch.setattr(senders, "KEPT_IDLE", 2)
+    held = listed(client, "held")
+    held.send(one(1))
+    for number in range(5):
+        job = listed(client, f"short-{number}")
+        job.send(one(number))
+        job.end_of_input()
+        job.wait(**RUN)
+        job.forget()
+    known = senders_of(client)
+    assert [name for name, _ in known._senders] == ["held", "short-2", "short-3", "short-4"]
+    again = listed(client, "short-0")
+    for job in (again, held):
+        job.send(one(2))
+        job.end_of_input()
+        job.wait(**RUN)
+    assert (numbers_of(again), numbers_of(held)) == ([2], [1, 2])
+    assert sum(one.calls for one in known._senders.values()) == 0
 
 
 def test_large_tables_are_sent_in_parts_and_keep_their_order(client):

@@ -47,6 +47,11 @@ class Sender:
     job, source : str
         The source.
 
+    Attributes
+    ----------
+    calls : int
+        Calls in progress.
+
     Notes
     -----
     A batch leaves without waiting for an answer. What becomes of it is known later: an error is raised by the next
@@ -60,6 +65,7 @@ class Sender:
         self.client = client
         self.job = job
         self.source = source
+        self.calls = 0
         self._outlet: Outlet | None = None
         # The run of a job whose source makes rows durable, and what it has not acknowledged.
         self._run = ""
@@ -75,6 +81,12 @@ class Sender:
     def doubt(self) -> None:
         """Have the next call ask the scheduler whether the job still runs."""
         self._doubtful = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no connection, nothing on the way, and no call in progress: the next one begins anew."""
+        outlet = self._outlet
+        return not (self.calls or self.uncertain_rows) and (outlet is None or outlet.ended)
 
     @property
     def uncertain_rows(self) -> int:

@@ -6,6 +6,7 @@ import atexit
 import logging
 import math
 import numbers
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ EXTENSION = "dask_elastic-senders"
 CLOSE_SECONDS = 10.0
 """Seconds for which a client that closes waits until sources have the rows that it sent."""
 
+KEPT_IDLE = 16
+"""Senders that are kept although their connection has ended, and nothing of theirs is on the way; newest first."""
+
 AHEAD_SECONDS = 3_600.0
 """A due time may lie so far ahead of this clock; a larger one is no time in seconds."""
 
@@ -46,6 +50,7 @@ class Senders:
         self.client = client
         self._senders: dict[tuple[str, str], Sender] = {}
         self._only: dict[str, str] = {}
+        self._lock = threading.Lock()
         teardown = client.preloads.teardown
 
         async def flush_and_teardown() -> None:
@@ -66,13 +71,32 @@ class Senders:
             if source is None:
                 found = yield lambda: ask_scheduler(self.client, FindSource(job, None))
                 source = self._only[job] = found.name
-            sender = self._senders.get((job, source)) or self._senders.setdefault(
-                (job, source), Sender(self.client, job, source)
-            )
-            yield from sender.send(batches, due, wait, timeout)
+            sender = self._begin(job, source)
+            try:
+                yield from sender.send(batches, due, wait, timeout)
+            finally:
+                with self._lock:
+                    sender.calls -= 1
         except ElasticError:
             self._only.pop(job, None)
             raise
+
+    def _begin(self, job: str, source: str) -> Sender:
+        """Return the sender for a source, for one call; forget the oldest idle ones if it is new."""
+        with self._lock:
+            sender = self._senders.get((job, source))
+            if sender is None:
+                self._forget_idle()
+                sender = self._senders[job, source] = Sender(self.client, job, source)
+            sender.calls += 1
+            return sender
+
+    def _forget_idle(self) -> None:
+        idle = [key for key, sender in list(self._senders.items()) if sender.idle]
+        for key in idle[: max(0, len(idle) - KEPT_IDLE)]:
+            self.client.loop.add_callback(self._senders.pop(key).close)
+            # The next call asks for it again.
+            self._only.pop(key[0], None)
 
     def flush(self, job: str, timeout: float | None) -> ClientSteps:
         """Wait until the sources of a job have all rows that were sent; see `Sender.flush`."""
