@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 from collections.abc import Collection, Iterable, Iterator
@@ -255,7 +254,6 @@ class EpochSpool:
         self.drop_rows(path for path in paths if path not in needed)
 
 
-@functools.cache
 def _digest(query: str) -> str:
     return hashlib.blake2s(query.encode(), digest_size=8).hexdigest()
 

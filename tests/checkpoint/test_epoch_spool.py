@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import weakref
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,6 +36,10 @@ def staged(spool, epoch, partition=0, name="a", query="a query: with signs"):
 def record(spool, number, partitions=2):
     parts = tuple(staged(spool, number - 1, partition) for partition in range(partitions))
     return EpochRecord(number, "a query: with signs", number - 1, 200, 14, parts, STREAM)
+
+
+class Query(str):
+    """A name of a query whose end a test can see."""
 
 
 def files(spool, kind):
@@ -133,3 +139,12 @@ def test_end_is_durable(spool):
     spool.end()
     spool.end()
     assert EpochSpool(spool.folder, "rows / of all").ended
+
+
+def test_names_of_batches_are_not_kept(spool):
+    query = Query("each batch has a name of its own")
+    staged(spool, 0, query=query)
+    known = weakref.ref(query)
+    del query
+    gc.collect()
+    assert known() is None
