@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import dask.config
@@ -124,6 +124,10 @@ class DecisionCounts:
         self._counts[latest.name] = (latest.generation, last, counts)
         return counts
 
+    def keep(self, names: Collection[str]) -> None:
+        """Drop the counts of all jobs that are not in `names`."""
+        self._counts = {name: counted for name, counted in self._counts.items() if name in names}
+
 
 class ElasticCollector:
     """Collects the metrics of all schedulers of this process when Prometheus scrapes them."""
@@ -163,6 +167,7 @@ COLLECTOR = ElasticCollector()
 
 def _gather(families: Families, view: ClusterView, decisions: DecisionCounts) -> None:
     cards = view.cards()
+    decisions.keep(cards)
     for status in STATUSES:
         families.add("jobs", [status], sum(card.status == status for card in cards.values()))
     for name, card in cards.items():

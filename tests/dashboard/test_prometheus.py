@@ -162,6 +162,16 @@ def test_decisions_dropped_by_the_log_stay_counted(flights, metrics):
     assert value(found, "decisions_total", job="flights", applied="false") == 1
 
 
+def test_decisions_about_forgotten_job_are_counted_no_more(flights, metrics):
+    flights.decided = [flights.decision(number) for number in range(3)]
+    assert value(metrics(), "decisions_total", job="flights", applied="true") == 3
+    card = flights.cards.pop("flights")
+    assert "decisions_total" not in metrics()
+    flights.cards["flights"] = card
+    flights.decided = []
+    assert value(metrics(), "decisions_total", job="flights", applied="true") == 0
+
+
 def test_decision_counter_restarts_with_new_generation(flights, metrics):
     flights.decided = [flights.decision(number) for number in range(3)]
     metrics()
