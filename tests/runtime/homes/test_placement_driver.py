@@ -356,3 +356,15 @@ def test_unknown_plan_is_noted(bench):
         assert (decision.applied, decision.reason) == (False, "Placement 'flux': no plan: no node stays.")
 
     bench(test)
+
+
+def test_what_was_noted_is_forgotten_with_the_job(bench):
+    async def test(bench):
+        await bench.period(PlacementDecision(5.0, "job", 1, "flux", (), "no plan: no node stays."))
+        await bench.period()
+        assert bench.driver._told.keys() == {"job"}
+        await bench.coordinator._forget("job")
+        await bench.period()
+        assert bench.driver._told == {}
+
+    bench(test)

@@ -72,6 +72,7 @@ class PlacementDriver(PeriodicPlanning):
         self.retirement = retirement
         self._loop: PlacementLoop | None = None
         self._measured = MeasuredMoves(self.settings)
+        # By job; those of jobs that have ended are dropped.
         self._told: dict[str, tuple[int, str]] = {}
 
     def note_moves(self, changes: tuple[HomeChange, ...]) -> None:
@@ -87,8 +88,9 @@ class PlacementDriver(PeriodicPlanning):
 
     async def period(self, pool: ThreadPoolExecutor) -> None:
         """Decide on the snapshots since the last period, and begin to carry the decisions out."""
-        snapshots = self.fresh()
-        if not snapshots or not self.placed():
+        snapshots, placed = self.fresh(), {record.name for record in self.placed()}
+        self._told = {job: told for job, told in self._told.items() if job in placed}
+        if not snapshots or not placed:
             # While all jobs are idle, the control loop takes no snapshots.
             return
         decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots)
