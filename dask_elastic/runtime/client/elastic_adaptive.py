@@ -163,7 +163,8 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
             names: list[str] = await super().workers_to_close(target)
             return names
         now = time.monotonic()
-        able = [name for address, name in self._need.workers if self._failed.get(address, now) <= now]
+        self._failed = {address: until for address, until in self._failed.items() if until > now}
+        able = [name for address, name in self._need.workers if address not in self._failed]
         return [self._own(name) for name in able][: max(0, len(self.plan) - target)]
 
     def _own(self, name: str) -> Any:

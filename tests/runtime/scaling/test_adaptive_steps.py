@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import dask_elastic as de
+from dask_elastic.runtime.client import elastic_adaptive
 from dask_elastic.runtime.protocol.calls import HOSTED, answer_codec, read_call
 from dask_elastic.runtime.protocol.cluster_calls import ClusterNeed, Keep, NeedOfCluster
 from dask_elastic.runtime.protocol.job_calls import Retire
@@ -219,5 +220,22 @@ def test_worker_that_cannot_be_emptied_is_kept_and_the_next_one_leaves(adaptive)
         assert cluster.closed == ["b"]
         await made.safe_target()
         assert await made.workers_to_close(1) == ["c"]
+
+    adaptive(test)
+
+
+def test_worker_that_could_not_be_emptied_is_tried_again_and_not_remembered(adaptive, monkeypatch):
+    monkeypatch.setattr(elastic_adaptive, "FAILED_SECONDS", 0.0)
+
+    async def test(cluster, made):
+        await made.safe_target()
+
+        async def refuses():
+            raise PlanningError("worker tcp://a cannot be drained")
+
+        cluster.on_retire = [refuses]
+        await made.scale_down(["a"])
+        assert await made.workers_to_close(1) == ["a", "b"]
+        assert made._failed == {}
 
     adaptive(test)
