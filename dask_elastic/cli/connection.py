@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import click
 import dask.config
 from distributed import Client
+from distributed.comm import connect
 from distributed.security import Security
 
 CONNECT_SECONDS = 10.0
@@ -101,12 +103,28 @@ class Connection:
             If no scheduler answers at the address, or the address is invalid.
         """
         address = self.address()
+        security = self.security() or Security()
+        patience = seconds or CONNECT_SECONDS
         try:
-            client = make(address, security=self.security(), timeout=seconds or CONNECT_SECONDS)
+            asyncio.run(_greet(address, security, patience))
+            client = make(address, security=security, timeout=patience)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise click.ClickException(f"cannot reach a scheduler at {address}: {_reason(error)}") from error
         with client:
             yield client
+
+
+async def _greet(address: str, security: Security, seconds: float) -> None:
+    """Connect, and leave: a client would wait forever for a greeting of another port, such as that of a dashboard."""
+
+    async def greet() -> None:
+        await (await connect(address, timeout=seconds, **security.get_connection_args("client"))).close()
+
+    try:
+        # Later than the timeout of `connect`, whose message is the better one where no port answers.
+        await asyncio.wait_for(greet(), seconds + 1)
+    except TimeoutError:
+        raise OSError(f"no scheduler has answered after {seconds:g} s: is this the port of a dashboard?") from None
 
 
 def _reason(error: Exception) -> str:

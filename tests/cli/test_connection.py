@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import dask
 import pytest
 from distributed import LocalCluster
@@ -49,6 +51,16 @@ def test_unreachable_scheduler_is_reported_in_one_line(invoke, monkeypatch):
     assert refused.exit_code == 1
     [line] = refused.output.splitlines()
     assert line.startswith("Error: cannot reach a scheduler at tcp://127.0.0.1:9: ")
+
+
+def test_port_that_is_none_of_a_scheduler_is_reported_in_one_line(invoke, monkeypatch):
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        refused = invoke("status", "--scheduler", address)
+    assert refused.exit_code == 1
+    [line] = refused.output.splitlines()
+    assert line.startswith(f"Error: cannot reach a scheduler at {address}: no scheduler has answered after 0.2 s")
 
 
 def test_address_of_unknown_protocol_is_reported_in_one_line(invoke):
