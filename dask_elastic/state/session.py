@@ -337,10 +337,15 @@ class Session(SlotSearch):
         return Located(distinct, grouping, first, batch, self._layout)
 
     def _counted(self, slots: Slots) -> tuple[Slots, Grouping]:
-        """Return the distinct slots and the rows by them, if there are fewer slots than rows: in the order of slots."""
+        """Return the distinct slots and the rows by them, if there are no more slots than rows.
+
+        They are in the order of slots or, as `_group` returns them, in that of rows if no slot repeats.
+        """
         used = self._store.slots.used
         counts = np.bincount(slots, minlength=used)
         distinct = counts.nonzero()[0]
+        if len(distinct) == len(slots):
+            return slots, Grouping(np.arange(used), used, counts)
         if len(distinct) == used:
             return distinct, Grouping(slots, used, counts)
         if len(self._scratch) < used:
@@ -349,10 +354,16 @@ class Session(SlotSearch):
         return distinct, Grouping(self._scratch.take(slots), len(distinct), counts.take(distinct))
 
     def _group(self, slots: Slots) -> tuple[Slots, Slots, Slots]:
-        """Return the distinct slots, each row's position among them, and one row of each."""
+        """Return the distinct slots, each row's position among them, and one row of each.
+
+        If no slot repeats they are in the order of rows, so that key columns of the rows are those of the slots.
+        """
         if self._store.storage.on_disk:
             # An array over all slots may not fit in memory.
             distinct, first, ordinals = np.unique(slots, return_index=True, return_inverse=True)
+            if len(distinct) == len(slots):
+                rows = np.arange(len(slots))
+                return slots, rows, rows
             return distinct, ordinals, first
         capacity = self._store.slots.capacity
         if len(self._scratch) < capacity:

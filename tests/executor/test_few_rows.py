@@ -25,7 +25,8 @@ from dask_elastic.routing.hashing import hash_columns
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.routing.split import order_by_shard, order_few_by_shard, split_by_executor
 from dask_elastic.routing.table import ShardTable
-from dask_elastic.state import KeyedStore
+from dask_elastic.state import KeyedStore, stored_keys
+from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 from dask_elastic.topology import Compute
 from dask_elastic.vocab.batch import FEW_ROWS, Batch
 from dask_elastic.vocab.errors import NumericOverflow
@@ -101,6 +102,23 @@ def streams(draw: Any) -> list[pa.RecordBatch]:
         arrays = [pa.array(list(column), t) for column, t in zip(columns, schema.types, strict=True)]
         made.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
     return made
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("many_rows", [4_096, 1], ids=["grouped", "counted"])
+def test_keys_in_another_order_than_at_first_have_their_own_results(monkeypatch, tmp_path, on_disk, many_rows):
+    if on_disk:
+        files = UnnamedFiles(tmp_path)
+        monkeypatch.setattr(stored_keys, "Storage", lambda make_index: DiskStorage(files))
+    monkeypatch.setattr("dask_elastic.state.session.MANY_ROWS", many_rows)
+    store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.intp))
+    store.grant(0, 0)
+    logic = make_logic(Compute("sums", ("key",), {"sum": agg.Sum("i")}), store, store.session(0), emits=True)
+    keys = pa.array(range(2 * FEW_ROWS))
+    for order in (keys, keys[::-1].take(keys)):
+        rows = pa.record_batch({"key": order, "i": order})
+        (made,) = logic.process(rows, hash_columns(rows, ["key"]))
+    assert made["sum"].equals(pc.multiply(made["key"], 2))
 
 
 def outcome(batches: list[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], list[Any], str]:

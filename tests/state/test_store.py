@@ -104,6 +104,19 @@ def test_large_batch_is_grouped_by_counting_if_there_are_fewer_slots_than_rows(
     assert grouping.sizes.tolist() == np.bincount(grouping.ordinals).tolist()
 
 
+@pytest.mark.parametrize("rows", [5, 20], ids=["few", "many"])
+@pytest.mark.parametrize("many_rows", [4_096, 1], ids=["grouped", "counted"])
+def test_keys_that_do_not_repeat_stay_in_the_order_of_rows(rows: int, many_rows: int) -> None:
+    store = make_store()
+    session = store.session(0)
+    count(session, list(range(rows)))
+    keys = list(range(rows))[::-1]
+    with mock.patch("dask_elastic.state.session.MANY_ROWS", many_rows):
+        located = session.locate(pa.record_batch({"key": pa.array(keys, pa.int64())}), ["key"], hashed(keys))
+    assert store.slots.hashes[located.slots].tolist() == hashed(keys).tolist()
+    assert located.first.tolist() == located.grouping.ordinals.tolist() == list(range(rows))
+
+
 @indexes
 @settings(deadline=None)
 @given(
