@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -66,7 +67,9 @@ def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
     known = np.ones(len(array), np.bool_) if valid is None else valid
     dtype = dtype_of(kind)
     if dtype.hasobject:
-        return as_objects(array.to_pylist()), known
+        # Python's times have microseconds; from an array, Arrow refuses to drop more.
+        shorter = with_leaves(kind, _microseconds)
+        return as_objects((array if shorter == kind else array.cast(shorter)).to_pylist()), known
     numbers = stored(array)
     if dtype.kind in "Mm":
         # Days are 32 bits wide in Arrow and 64 in NumPy.
@@ -74,6 +77,46 @@ def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
     if valid is not None:
         numbers = np.where(valid, numbers, np.zeros(1, dtype) if dtype.kind not in "Mm" else np.array("NaT", dtype))
     return numbers, known
+
+
+def with_leaves(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type in which the types of values that are not nested are changed.
+
+    Parameters
+    ----------
+    kind : DataType
+        A plain type.
+    change : callable
+        Returns another type for a type that is not nested, or the same one.
+
+    Returns
+    -------
+    DataType
+        A type to which Arrow casts arrays of `kind` if it can cast the values.
+
+    Examples
+    --------
+    >>> with_leaves(pa.list_(pa.time64("ns")), lambda kind: pa.int64())
+    ListType(list<item: int64>)
+    """
+    types = pa.types
+    if types.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return pa.struct([field.with_type(with_leaves(field.type, change)) for field in fields])
+    if types.is_map(kind):
+        return pa.map_(with_leaves(kind.key_type, change), with_leaves(kind.item_type, change), kind.keys_sorted)
+    if not types.is_nested(kind) or types.is_union(kind):
+        return change(kind)
+    element = kind.value_field.with_type(with_leaves(kind.value_type, change))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(element, kind.list_size)
+    if types.is_list(kind):
+        return pa.list_(element)
+    return pa.large_list(element) if types.is_large_list(kind) else kind
+
+
+def _microseconds(kind: pa.DataType) -> pa.DataType:
+    return pa.time64("us") if kind == pa.time64("ns") else kind
 
 
 _NATIVE = {kind.id: (item, np.dtype(item)) for kind, item in ((pa.int64(), int), (pa.float64(), float))}

@@ -408,6 +408,25 @@ def test_values_that_do_not_fit_leave_the_cells_unchanged(change, message):
     assert (list(state["all"]), dict(state["counts"]), state["last"]) == (["x"], {"k": 1}, 5)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda view, times: view.set("last", times),
+        lambda view, times: view.list("all").append(times),
+        lambda view, times: view.map("counts").put(times, [1, 2]),
+        lambda view, times: view.set("pairs", pa.array([[time] for time in times], pa.list_(times.type))),
+    ],
+    ids=["value", "list", "map", "nested"],
+)
+def test_times_of_nanoseconds_that_objects_do_not_hold_are_refused(use):
+    kind = pa.time64("ns")
+    declared = {"last": Value(kind), "all": List(kind), "counts": Map(kind, pa.int64()), "pairs": Value(pa.list_(kind))}
+    bench = Bench(declared)
+    use(bench.view(["a", "b"]), pa.array([1_000, 2_000], kind))
+    with pytest.raises(StateValueError, match=r"is declared as .*time64.ns.*would lose data: 1001"):
+        use(bench.view(["a", "b"]), pa.array([1_001, 1_002], kind))
+
+
 def test_list_column_accepts_arrow_and_python_lists():
     bench = Bench()
     view = bench.view(["a", "b"])

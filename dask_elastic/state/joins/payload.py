@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dask_elastic.state.slots import Column
-from dask_elastic.state.stored_values import dtype_of, to_arrow, to_stored
+from dask_elastic.state.stored_values import dtype_of, to_arrow, to_stored, with_leaves
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
@@ -80,19 +80,22 @@ class PlainColumn:
 
     def __init__(self, name: str, kind: pa.DataType):
         self._kind = kind
-        dtype = dtype_of(kind)
+        # Objects of Python hold neither nanoseconds of a day nor all dates.
+        self._stored = with_leaves(kind, _number_of) if dtype_of(kind).hasobject else kind
+        dtype = dtype_of(self._stored)
         initial = None if dtype.hasobject else 0
         self.fields = Field(name, dtype, initial), Field(f"{name} known", np.dtype(np.bool_), False)
 
     def stored(self, column: pa.Array) -> list[Column]:
         """Return the fields' values for a column."""
-        values, known = to_stored(column, self._kind)
+        values, known = to_stored(column, self._stored)
         return [values, known]
 
     def column(self, values: Column, known: Known) -> pa.Array:
         """Return the column for the fields' values."""
         assert isinstance(values, np.ndarray)
-        return to_arrow(values, self._kind, None if known.all() else known)
+        found = to_arrow(values, self._stored, None if known.all() else known)
+        return found if self._stored == self._kind else found.cast(self._kind)
 
 
 class TextColumn:
@@ -138,3 +141,11 @@ class TextColumn:
         text: npt.NDArray[Any] = np.ascontiguousarray(values.values)
         valid = None if known.all() else array_of(known).buffers()[1]
         return pa.Array.from_buffers(self._kind, len(values), [valid, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+def _number_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the whole numbers that dates, times and durations are for Arrow; others unchanged."""
+    types = pa.types
+    if types.is_time(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_duration(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    return kind
