@@ -34,6 +34,7 @@ def test_valid_option_value_is_parsed(kind, value, parsed):
         (Amount(), True, "=True is not a number"),
         (Amount(), 0, "=0 must be above zero"),
         (Amount(least=1), 0.5, "=0.5 must be at least 1"),
+        (Amount(most=1), 40, "=40 must be at most 1"),
         (Amount(), None, "=None is not a number"),
         (Duration(), "soon", "='soon' is not a duration such as '50ms'"),
         (Duration(), float("nan"), "=nan must be above zero"),

@@ -42,7 +42,7 @@ OPTIONS = (
     Option("watermark_interval", Duration()),
     Option("idle_timeout", Duration(), optional=True),
     Option("state_store", Choice(STORES)),
-    Option("state_memory", Amount()),
+    Option("state_memory", Amount(most=1)),
     Option("migration", ChoiceByName((*STRATEGIES, *BETWEEN_EXECUTORS))),
     Option("stall_after", Duration(), optional=True),
     Option("channel_window", Size()),

@@ -92,12 +92,13 @@ class Amount(Kind):
     ----------
     positive : bool
         Whether it must be above zero.
-    least : float or None
-        The least value.
+    least, most : float or None
+        The least and the largest value.
     """
 
     positive: bool = True
     least: float | None = None
+    most: float | None = None
 
     article = "a number"
 
@@ -113,6 +114,8 @@ class Amount(Kind):
             raise Unfit(" must be above zero")
         if self.least is not None and not parsed >= self.least:
             raise Unfit(f" must be at least {self.least:g}")
+        if self.most is not None and not parsed <= self.most:
+            raise Unfit(f" must be at most {self.most:g}")
         return parsed
 
     def convert(self, value: Any) -> float:
