@@ -20,7 +20,6 @@ from distributed import Scheduler, Worker
 from distributed.core import Status
 from distributed.protocol.pickle import dumps
 
-from dask_elastic.runtime.config.defaults import load_defaults
 from dask_elastic.runtime.protocol.calls import Version, is_reply
 
 if TYPE_CHECKING:
@@ -40,10 +39,6 @@ FORWARD_SECONDS = 0.01
 
 REMOVAL_SECONDS = 10.0
 """Seconds after which the removal of the plugin looks for workers that hang, and waits no longer."""
-
-# When this module is a preload, nothing else has imported dask_elastic and its defaults yet.
-load_defaults()
-
 
 _installed: WeakSet[Client] = WeakSet()
 """Clients that have registered both plugins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 
 import dask.config
 import pytest
@@ -13,6 +14,7 @@ import dask_elastic as de
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.config.control_options import ControlOptions, control_options
+from dask_elastic.runtime.config.defaults import load_defaults
 from dask_elastic.runtime.config.job_options import NAMES, job_options
 from dask_elastic.runtime.config.worker_options import worker_options
 from dask_elastic.runtime.protocol.codec import decode, encode
@@ -84,6 +86,18 @@ def test_unknown_option_error_names_nearest_option_or_all():
         job_options({"flush_intervall": 1})
     with pytest.raises(SubmitError, match="no option 'zzz': The options are on_error"):
         job_options({"zzz": 1})
+
+
+def test_unknown_option_in_the_configuration_is_warned_of_with_the_nearest_one():
+    collected = dask.config.collect(paths=[], env={"DASK_ELASTIC__CONTROL_PERIODS": "2s", "DASK_ELASTIC__ZZZ": "1"})
+    with dask.config.set(collected), pytest.warns(UserWarning, match="no option") as warned:
+        load_defaults()
+    assert sorted(str(one.message) for one in warned) == [
+        "Dask's configuration has elastic.control-periods, which is no option: did you mean elastic.control-period?",
+        "Dask's configuration has elastic.zzz, which is no option",
+    ]
+    with warnings.catch_warnings(action="error"):
+        load_defaults()
 
 
 @pytest.mark.parametrize(
