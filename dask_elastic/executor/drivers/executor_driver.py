@@ -29,7 +29,7 @@ from dask_elastic.executor import events
 from dask_elastic.executor import instructions as do
 from dask_elastic.executor.control_records.alignment import Alignment
 from dask_elastic.executor.drivers.emitter import Emitter
-from dask_elastic.executor.drivers.host import Bell, ExecutorHost
+from dask_elastic.executor.drivers.host import Bell, ExecutorHost, ring
 from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps, nothing
 from dask_elastic.executor.executor import ElasticExecutor
@@ -200,6 +200,9 @@ class ExecutorDriver:
         yield from self.handle(event)
         if isinstance(event, events.NodeLeft):
             self._leaving.discard(event.node)
+            # No task begins there before the node has returned, which is handled behind this.
+            for task in [task for task, node in list(self._node_of.items()) if node == event.node]:
+                self._forget_remote(task)
 
     def wake_all(self) -> None:
         """Wake every task and the emitter, so that they see that the job has ended."""
@@ -348,9 +351,14 @@ class ExecutorDriver:
     def _wake(self, task: int) -> Steps[None]:
         node = self._node_of.get(task)
         if node is None:
-            yield self._bells[task].ring
+            yield from ring(self._bells.get(task))
         elif not self.host.leave(steps := self._feed(task, node)):
             yield from steps
+
+    def _forget_remote(self, task: int) -> None:
+        """Drop what is known of a remote task that has ended."""
+        self._node_of.pop(task, None)
+        self._unsent.pop(task, None)
 
     def _run_inline(self, task: int) -> Steps[None]:
         """Process one sub-batch of an idle task in the calling thread, which brought it and must not wait.
@@ -370,11 +378,11 @@ class ExecutorDriver:
                 left = yield partial(self.host.deliver_now, outputs)
             if left:
                 self._undelivered[task] = (number, busy, left)
-                yield self._bells[task].ring
+                yield from ring(self._bells.get(task))
                 return
             yield from self._settle(self.executor.done(task, number, busy, self.host.now()))
         if self.executor.end_run(task):
-            yield self._bells[task].ring
+            yield from ring(self._bells.get(task))
 
     def _left(self, task: int) -> bool:
         """Leave a run to a thread that does nothing but run idle tasks."""
@@ -392,6 +400,7 @@ class ExecutorDriver:
                 case StopItem():
                     yield from self._send(node, m.StopTask(task))
                     yield from self.handle(events.TaskEnded(task))
+                    self._forget_remote(task)
                     return
 
     # threads
@@ -416,6 +425,7 @@ class ExecutorDriver:
                     case StopItem():
                         del self._processors[task]
                         yield from self.handle(events.TaskEnded(task))
+                        del self._bells[task]
                         return
 
     def _process(self, processor: Processor, task: int, number: int, work: Work) -> Steps[None]:

@@ -28,6 +28,12 @@ class Bell(Protocol):
         ...
 
 
+def ring(bell: Bell | None) -> Steps[None]:
+    """Wake the thread that waits for the bell of a task; one that has ended has none."""
+    if bell is not None:
+        yield bell.ring
+
+
 class ControlLock(Protocol):
     """A reentrant lock that is held while events are handled and their instructions carried out."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from dask_elastic.executor.drivers.host import Bell, RemoteHost
+from dask_elastic.executor.drivers.host import Bell, RemoteHost, ring
 from dask_elastic.executor.drivers.processing import processed
 from dask_elastic.executor.drivers.steps import Steps
 from dask_elastic.executor.limits import Haste
@@ -45,7 +45,7 @@ class RemoteDriver:
             self.host.start(f"remote-{message.task}", self._run_task(message.task))
         elif woken and not self.part.is_short(message):
             if not (self.part.is_brief(message) and self.host.leave_run(self._run_left(message.task))):
-                yield self._bells[message.task].ring
+                yield from ring(self._bells.get(message.task))
         elif woken:
             while (taken := (yield partial(self.part.take, message.task, self.host.now()))) is not None:
                 yield from self._carry_out(taken)
@@ -53,8 +53,8 @@ class RemoteDriver:
     def flush_due(self) -> None:
         """Queue a flush request at every task that has changed state since its last flush."""
         for request in self.part.flush_due():
-            if self.part.receive(request, self.host.now()):
-                self._bells[request.task].ring()
+            if self.part.receive(request, self.host.now()) and (bell := self._bells.get(request.task)) is not None:
+                bell.ring()
 
     def close(self) -> None:
         """End the tasks: their home is out of reach, or has begun another incarnation."""
@@ -76,7 +76,7 @@ class RemoteDriver:
                     continue
                 yield from self._carry_out(message)
                 if isinstance(message, m.StopTask):
-                    del self._processors[task]
+                    del self._processors[task], self._bells[task]
                     return
 
     def _run_left(self, task: int) -> Steps[None]:
@@ -85,13 +85,13 @@ class RemoteDriver:
         If another thread has got this, because the one that runs idle tasks is blocked, the task's own thread does it.
         """
         if self.host.haste() is not Haste.RUNS:
-            yield self._bells[task].ring
+            yield from ring(self._bells.get(task))
             return
         taken = yield partial(self.part.take, task, self.host.now())
         if taken is not None:
             yield from self._carry_out(taken)
             if self.part.end_run(task):
-                yield self._bells[task].ring
+                yield from ring(self._bells.get(task))
 
     def _carry_out(self, message: m.ToRemote) -> Steps[None]:
         if isinstance(message, m.SubBatch):

@@ -65,3 +65,34 @@ def test_aggregates_use_all_tasks_if_shards_are_not_to_gather(client):
     assert shards_of(job) == [8, 8]
     job.send(rows(1.0), "rows")
     assert finished(job).sum() == pytest.approx(1.0)
+
+
+def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(client, wait_until):
+    def left():
+        import gc
+
+        from dask_elastic.executor.drivers.executor_driver import ExecutorDriver
+        from dask_elastic.runtime.transport.doorbell import Doorbell
+
+        gc.collect()
+        found = gc.get_objects()
+        remote = [len(one._node_of) for one in found if isinstance(one, ExecutorDriver)]
+        return sum(isinstance(one, Doorbell) for one in found), sum(remote)
+
+    job = submitted(client, de.aggregate.Sum("seconds"))
+    job.send(rows(0.0), wait=True)
+    home = job.assignment()["home"][0]
+    other = next(address for address in client.nthreads() if address != home)
+
+    def change():
+        job.set_cores("sums", {home: 2, other: 2})
+        job.set_cores("sums", {home: 1})
+        wait_until(lambda: len(job.assignment()) == 1, "three tasks have ended")
+
+    change()
+    before = client.run(left)
+    for _ in range(3):
+        change()
+    wait_until(lambda: client.run(left) == before, f"no more is left of tasks that have ended than {before}", 60)
+    job.end_of_input()
+    job.wait(timeout=100, progress=False)
