@@ -107,6 +107,16 @@ def test_join_asof_equals_that_of_pandas(sides, tolerance, how, batch, seed):
     assert results(found, "a", "b") == results(expected, "a", "b")
 
 
+def test_join_asof_with_a_tolerance_keeps_no_row_at_the_end_of_the_input():
+    topology = de.Topology("joined")
+    left, right = (
+        topology.source(name, de.sources.Arrow(table([("a", time)], name), event_time="at")).key_by("key")
+        for name, time in (("a", 100), ("b", 5))
+    )
+    left.join_asof(right, tolerance=10, name="priced")
+    assert run(topology).state["priced"].num_rows == 0
+
+
 @pytest.mark.parametrize("how", ["inner", "outer"])
 def test_window_join_equals_that_of_pandas(how):
     random = np.random.default_rng(0)

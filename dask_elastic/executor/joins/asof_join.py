@@ -122,7 +122,6 @@ class AsOfJoin(JoinLogic):
             with buffer.open() as arrays:
                 numbering, chosen = buffer.numbering, buffer.in_shards(shards)
                 due = self._due(arrays, [buffer.due[side].pop(reached, chosen) for side in (LEFT, RIGHT)])
-                outdated = buffer.due[NEWEST].pop(reached, chosen) if NEWEST in buffer.due else due.slots[:0]
             # Not while the buffer is open: this takes the store's lock.
             pending = self._prepared(due, numbering)
             if pending is None:
@@ -133,7 +132,9 @@ class AsOfJoin(JoinLogic):
                     outputs = self._joined(arrays, due, pending)
                     self._keep_newest(arrays, due, pending)
                     buffer.remove(arrays, due.slots)
-                    self._drop(arrays, outdated, reached)
+                    if NEWEST in buffer.due:
+                        # Also rows that have just been kept, for which no other watermark may come.
+                        self._drop(arrays, buffer.due[NEWEST].pop(reached, chosen), reached)
                     buffer.reached(arrays, shards, reached)
                     break
         buffer.tidy()
