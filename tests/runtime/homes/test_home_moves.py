@@ -131,8 +131,8 @@ def test_move_is_among_the_decisions_and_events(job):
         assert (str(change.executor), change.source, change.target) == ("op0[0]", "a", "b")
         assert (change.moved_bytes, change.pause) == (2_000_000.0, 0.012)
         expected = (
-            "A user moved it. The home of op0[0] has moved from a to b with 2 MB of state; its rows waited for 12 ms, "
-            "while the last 0.1 MB were sent."
+            "A user moved it. The home of op0[0] has moved from a to b with 1.9 MiB of state; its rows waited for "
+            "12 ms, while the last 97.7 kiB were sent."
         )
         assert decision.reason == expected
         [(_, event)] = scheduler.events

@@ -119,7 +119,7 @@ def test_moves_are_carried_out_one_after_the_other_with_what_was_expected(bench)
         assert first.reason.startswith("Placement 'flux': homes move for balance. Expected: 1.9 MiB of state")
         assert "Rows wait for 10 row-seconds if the home moves, 20 if nothing moves." in first.reason
         assert first.reason.endswith(
-            "from a to b with 3 MB of state; its rows waited for 12 ms, while the last 0 MB were sent."
+            "from a to b with 2.9 MiB of state; its rows waited for 12 ms, while the last 0 bytes were sent."
         )
         shown = await bench.coordinator.controller.decisions(Decisions("job", None))
         assert b'"strategy": "none"' in shown

@@ -18,6 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
+from dask_elastic.control.explanation.amounts import size
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeMoved, MoveHome, PrepareHome
@@ -353,8 +354,8 @@ def _refusal(error: Exception) -> BaseException | None:
 
 
 def _sentence(change: HomeChange, reason: str) -> str:
-    size, pause = change.moved_bytes / 1e6, 1_000 * change.pause
     return (
-        f"{reason} The home of {change.executor} has moved from {change.source} to {change.target} with {size:.3g} MB "
-        f"of state; its rows waited for {pause:.0f} ms, while the last {change.paused_bytes / 1e6:.3g} MB were sent."
+        f"{reason} The home of {change.executor} has moved from {change.source} to {change.target} with "
+        f"{size(change.moved_bytes)} of state; its rows waited for {1_000 * change.pause:.0f} ms, while the last "
+        f"{size(change.paused_bytes)} were sent."
     )
