@@ -67,7 +67,8 @@ class Headline:
             The largest lag of its sources.
         """
         tiles = _tiles(card, job, lag) if job is not None else ""
-        unmeasured = "" if job is not None else '<p class="empty">This job has no measures yet.</p>'
+        absent = "This job has no measures yet." if card.live else "This job ended before it was measured."
+        unmeasured = "" if job is not None else f'<p class="empty">{absent}</p>'
         notices = [f'<p class="condition {one.severity}">{escape(one.sentence)}</p>' for one in conditions]
         text = f'<div class="tiles">{tiles}</div>{unmeasured}{"".join(notices)}{_newest(decisions)}'
         if text != self.root.text:

@@ -450,6 +450,7 @@ def test_page_shows_error_of_job_that_was_never_measured(known, draw):
     known.cards["flights"] = replace(known.cards["flights"], status="failed", error="KeyError: 'x'")
     page = draw()
     assert "The job failed: KeyError" in page.text("headline")
+    assert "ended before it was measured" in page.text("headline")
     assert not page.model("latency").visible
 
 

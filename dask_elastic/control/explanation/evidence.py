@@ -102,8 +102,8 @@ class Evidence:
     def __post_init__(self) -> None:
         if self.job not in {job.name for job in self.current.jobs}:
             raise PlanningError(
-                f"job {self.job!r} has not been measured yet: the control loop takes a snapshot per period while it "
-                "runs; try again in a second."
+                f"job {self.job!r} has not been measured: the control loop takes a snapshot per period while it runs. "
+                "Try again in a second, unless it has ended."
             )
 
     def explanation(self, operator: str | None = None) -> JobExplanation:
