@@ -73,7 +73,7 @@ def conditions(card: JobCard, job: JobHistory | None, flow: JobFlow, problem: st
         found += _bottlenecks(flow)
         found += _checkpoints(card.checkpoints())
         if card.oversubscribed:
-            text = "Oversubscribed: there are more executors than cores, so executors share cores."
+            text = "Oversubscribed: all jobs together have more executors than there are cores, so they share cores."
             found.append(Condition(WARNING, "oversubscribed", text))
     found += _dead_letters(flow.dead_letters)
     return sorted(found, key=lambda one: SEVERITIES.index(one.severity), reverse=True)
