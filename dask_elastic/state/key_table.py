@@ -192,3 +192,12 @@ def few_grouped(slots: Slots) -> tuple[Slots, Slots, Slots]:
         last[slot] = row
     number = {slot: ordinal for ordinal, slot in enumerate(last)}
     return np.array([*last]), np.array([number[slot] for slot in listed]), np.array([*last.values()])
+
+
+def sorted_groups(slots: Slots) -> tuple[Slots, Slots, Slots]:
+    """Group rows by slot without an array over all slots, which may not fit in memory; in order if no slot repeats."""
+    distinct, first, ordinals = np.unique(slots, return_index=True, return_inverse=True)
+    if len(distinct) < len(slots):
+        return distinct, ordinals, first
+    rows = np.arange(len(slots))
+    return slots, rows, rows

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dask_elastic.state.expiry.times import ExpiryTimes, RemainingOf, Shards
 from dask_elastic.state.index import Slots, Words
-from dask_elastic.state.key_table import distinct_keys, few_grouped, key_cache
+from dask_elastic.state.key_table import distinct_keys, few_grouped, key_cache, sorted_groups
 from dask_elastic.state.shared_store import SharedStore
 from dask_elastic.state.slot_search import SlotSearch
 from dask_elastic.state.slots import DIRTY, EMPTY, LIVE, TOMBSTONE, Column, SlotArrays
@@ -337,10 +337,7 @@ class Session(SlotSearch):
         return Located(distinct, grouping, first, batch, self._layout)
 
     def _counted(self, slots: Slots) -> tuple[Slots, Grouping]:
-        """Return the distinct slots and the rows by them, if there are no more slots than rows.
-
-        They are in the order of slots or, as `_group` returns them, in that of rows if no slot repeats.
-        """
+        """As `_group`, if there are no more slots than rows; in the order of slots, if any repeats."""
         used = self._store.slots.used
         counts = np.bincount(slots, minlength=used)
         distinct = counts.nonzero()[0]
@@ -354,17 +351,9 @@ class Session(SlotSearch):
         return distinct, Grouping(self._scratch.take(slots), len(distinct), counts.take(distinct))
 
     def _group(self, slots: Slots) -> tuple[Slots, Slots, Slots]:
-        """Return the distinct slots, each row's position among them, and one row of each.
-
-        If no slot repeats they are in the order of rows, so that key columns of the rows are those of the slots.
-        """
+        """Return the distinct slots, in the order of rows if none repeats; each row's position; and one row of each."""
         if self._store.storage.on_disk:
-            # An array over all slots may not fit in memory.
-            distinct, first, ordinals = np.unique(slots, return_index=True, return_inverse=True)
-            if len(distinct) == len(slots):
-                rows = np.arange(len(slots))
-                return slots, rows, rows
-            return distinct, ordinals, first
+            return sorted_groups(slots)
         capacity = self._store.slots.capacity
         if len(self._scratch) < capacity:
             self._scratch = np.empty(2 * capacity, np.intp)
