@@ -33,6 +33,9 @@ import timer_scenario  # noqa: E402, F401
 
 sys.path.pop(0)
 
+# A program, which imports test modules of the folders below.
+collect_ignore = ["soak.py"]
+
 
 @pytest.fixture(autouse=True)
 def _rare_collections() -> Iterator[None]:
