@@ -58,7 +58,7 @@ def test_speeds_are_bounded_and_idle_executors_are_no_hint():
     assert speeds.speeds() == {"a": FASTEST, "b": SLOWEST}
 
 
-def test_nodes_and_operators_that_are_gone_are_forgotten():
+def test_nodes_and_operators_without_rates_are_forgotten():
     speeds = NodeSpeeds(memory=0.5)
     speeds.observe(ServedRates.of([("old", "gone", 100.0, 1.0), ("old", "stays", 50.0, 1.0)]))
     for _ in range(30):
