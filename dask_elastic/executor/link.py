@@ -201,4 +201,6 @@ class Links:
         return self.late + self.stale + self.repeated
 
     def _link(self, node: int) -> Link:
-        return self._links.setdefault(node, Link())
+        # Asked for each message: `setdefault` alone would make many links in vain.
+        link = self._links.get(node)
+        return self._links.setdefault(node, Link()) if link is None else link

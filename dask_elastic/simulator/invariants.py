@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from dask_elastic.state.slots import LIVE
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab.errors import ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
+
+_NONE: Set[int] = frozenset()
 
 
 class Invariants:
@@ -32,9 +35,9 @@ class Invariants:
     def __init__(self, states: bool = False) -> None:
         self._states = states
         self._seen: dict[ExecutorId, tuple[object, ...]] = {}
-        self._in_flight: dict[tuple[ExecutorId, int], int] = {}
+        self._in_flight: defaultdict[ExecutorId, dict[int, int]] = defaultdict(dict)
 
-    def check(self, executor: ElasticExecutor, remotes: Iterable[RemotePart]) -> None:
+    def check(self, executor: ElasticExecutor, remotes: Sequence[RemotePart]) -> None:
         """Check one executor and its remote tasks.
 
         Raises
@@ -43,26 +46,26 @@ class Invariants:
             If two tasks own a shard, the table and the stores disagree, rows of a shard that does not move wait, or
             more sub-batches are in flight to a remote task, or in its pending queue, than its bounds allow.
         """
-        routes = executor.routes
-        parts = [*remotes]
-        stores = [executor.store, *(part.store for part in parts)]
-        owners = [store.owner.tobytes() for store in stores]
-        seen = (routes.table.version, tuple(routes.tasks), owners, set(routes.waiting), executor.moves.paused)
+        routes, moves = executor.routes, executor.moves
+        owners = [executor.store.owner.tobytes(), *[part.store.owner.tobytes() for part in remotes]]
+        paused = moves.paused if moves.under_way else _NONE
+        seen = (routes.table.version, tuple(routes.tasks), owners, set(routes.waiting), paused)
         if self._seen.get(executor.identity) != seen:
             _check_paused(executor)
-            _check_owners(executor, stores)
+            _check_owners(executor, [executor.store, *(part.store for part in remotes)])
             self._seen[executor.identity] = seen
-        for part in parts if self._states else ():
+        for part in remotes if self._states else ():
             _check_state(executor, part.store)
+        before = self._in_flight[executor.identity]
         for task in routes.tasks.values():
+            in_flight = len(task.in_flight)
             # A window that shrinks may leave more in flight; nothing may be added then.
-            before = self._in_flight.get((executor.identity, task.number), 0)
-            in_flight = self._in_flight[executor.identity, task.number] = len(task.in_flight)
-            if not task.at_home and in_flight > max(task.window, before):
+            if in_flight > task.window and not task.at_home and in_flight > before.get(task.number, 0):
                 raise ProtocolError(
                     f"{executor.identity}: {in_flight} sub-batches are in flight to task {task.number}, "
                     f"whose window is {task.window}"
                 )
+            before[task.number] = in_flight
             if task.pending is not None:
                 _check_pending(executor.identity, task.pending)
 
@@ -98,10 +101,13 @@ def _check_paused(executor: ElasticExecutor) -> None:
 
 def _check_pending(executor: ExecutorId, pending: Pending) -> None:
     """Check that a pending queue counts its bytes right, and exceeds its limit by no more than its last sub-batch."""
-    held = [sent.nbytes for sent in pending]
-    if sum(held) != pending.nbytes or sum(held[:-1]) > pending.limit:
+    held = last = 0
+    for sent in pending:
+        last = sent.nbytes
+        held += last
+    if held != pending.nbytes or held - last > pending.limit:
         raise ProtocolError(
-            f"{executor}: a pending queue holds {sum(held)} bytes, counts {pending.nbytes}, and is limited to "
+            f"{executor}: a pending queue holds {held} bytes, counts {pending.nbytes}, and is limited to "
             f"{pending.limit}"
         )
 

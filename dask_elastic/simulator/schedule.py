@@ -142,10 +142,10 @@ class Schedule:
 
     def _chosen(self) -> Fiber | None:
         """Return one of the fibers that neither wait nor pause; all of them are equally likely."""
-        fibers, stopped = self._fibers, self.stopped
+        fibers, stopped, draw, count = self._fibers, self.stopped, self.draw, len(self._fibers)
         for _ in range(_TRIES if fibers else 0):
             # Cheaper than checking all of them, as long as not too many wait.
-            fiber = fibers[int(self.draw() * len(fibers))]
+            fiber = fibers[int(draw() * count)]
             if fiber.node not in stopped and fiber.paused_until <= self.steps and fiber.ready():
                 return fiber
         ready = [fiber for fiber in fibers if fiber.node not in stopped and fiber.ready()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import groupby
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,7 @@ class World(Deliveries):
                 self.touched.add(executor)
                 yield None
                 result = act()
-                if isinstance(result, Generator):
+                if isinstance(result, GeneratorType):
                     result = yield from result
         except StopIteration:
             self.touched.add(executor)
