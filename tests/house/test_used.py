@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -39,38 +38,35 @@ CALLED_LATER = {
 }  # fmt: skip
 
 
-def names_in(source: str) -> Counter[str]:
-    """Count the names that code uses; docstrings, long texts and the definitions themselves do not count."""
-    found: Counter[str] = Counter()
-    for node in ast.walk(ast.parse(source)):
+def names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that code uses; docstrings, long texts and the definitions themselves do not count."""
+    for node in nodes:
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
-                found[name] += 1
+                yield name
             case ast.alias(name=name):
-                found[name.rpartition(".")[2]] += 1
+                yield name.rpartition(".")[2]
             case ast.Constant(value=str(text)) if len(text) < SHORT_TEXT:
-                found.update(re.findall(r"\w+", text))
-    return found
+                yield from re.findall(r"\w+", text)
 
 
-def definitions(source: str) -> Iterator[tuple[int, str]]:
+def definitions(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield line and name of every function and class but magic methods."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("__"):
             yield node.lineno, node.name
 
 
 def unused(production: dict[str, str], shown: str) -> list[str]:
     """Return the definitions that neither production code nor documentation, examples and benchmarks mention."""
-    uses: Counter[str] = Counter()
-    for source in production.values():
-        uses += names_in(source)
+    trees = {module: [*ast.walk(ast.parse(source))] for module, source in production.items()}
+    uses = {name for nodes in trees.values() for name in names_in(nodes)}
     words = set(re.findall(r"\w+", shown))
     return [
         f"{module}:{line}: {name}"
-        for module, source in production.items()
-        for line, name in definitions(source)
-        if not uses[name] and name not in words and name not in CALLED_BY_LIBRARIES | CALLED_LATER
+        for module, nodes in trees.items()
+        for line, name in definitions(nodes)
+        if name not in uses and name not in words and name not in CALLED_BY_LIBRARIES | CALLED_LATER
     ]
 
 
