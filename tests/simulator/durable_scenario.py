@@ -157,13 +157,17 @@ class DurableScenario:
             return error
         return None
 
+    def fails(self) -> bool:
+        """Run it, and return whether it fails."""
+        return self.failure() is not None
+
     def check(self) -> DurableJob:
         """Run it; if it fails, raise with the history and the crashes that are needed for the failure."""
         try:
             return self.run()
         except Exception:
             drawn = self.drawn().crashes or ()
-        crashes = shrink(drawn, lambda some: replace(self, crashes=some).failure() is not None, 60)
+        crashes = shrink(drawn, lambda some: replace(self, crashes=some).fails(), 60)
         error = replace(self, crashes=crashes, keep_history=True).failure()
         assert error is not None
         error.add_note(f"shrunk from seed {self.seed}; to repeat it:\n    {replace(self, crashes=crashes)}.check()")

@@ -59,6 +59,8 @@ class Scenario:
         See `WorldOptions`.
     history : bool
         Whether to remember every step; a seed that fails is run again with it.
+    explained : bool
+        Whether to run a seed that fails again, for its history.
     """
 
     seed: int
@@ -69,6 +71,7 @@ class Scenario:
     leaves: float = 0.0
     pauses: float = 0.0
     history: bool = field(default=False, compare=False, repr=False)
+    explained: bool = field(default=True, compare=False, repr=False)
 
     def drawn(self) -> Scenario:
         """Return the same scenario with its disturbances drawn."""
@@ -147,13 +150,17 @@ class Scenario:
             return error
         return None
 
+    def fails(self) -> bool:
+        """Run it, once also if it fails, and return whether it fails."""
+        return replace(self, explained=False).failure() is not None
+
     def run(self) -> Simulation:
         """Run it to the end and compare with the expected result."""
         simulation = self.build()
         try:
             simulation.run()
         except Exception as error:
-            if not self.history:
+            if self.explained and not self.history:
                 replace(self, history=True).run()
             error.add_note(f"{self}; the end of its history:\n{simulation.world.schedule.history()}")
             raise
@@ -161,15 +168,13 @@ class Scenario:
 
     def shrunk(self) -> Scenario:
         """Return a scenario that still fails, with fewer disturbances and batches."""
-        assert self.failure() is not None, f"{self} does not fail"
+        assert self.fails(), f"{self} does not fail"
         smallest = self.drawn()
         for batches in (1, 2, 3, 4):
-            if (candidate := replace(smallest, batches=batches)).failure() is not None:
+            if (candidate := replace(smallest, batches=batches)).fails():
                 smallest = candidate
                 break
-        left = shrink(
-            smallest.disturbances or (), lambda some: replace(smallest, disturbances=some).failure() is not None
-        )
+        left = shrink(smallest.disturbances or (), lambda some: replace(smallest, disturbances=some).fails())
         return replace(smallest, disturbances=left)
 
     def check(self) -> Simulation:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from checkpointed_scenario import CheckpointedScenario
 
-SEEDS = 48
+SEEDS = 30
 
 
 def test_jobs_continue_from_every_complete_checkpoint_under_moves_and_outages():

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from timed_scenario import TimedScenario
 
-SEEDS = 40
+SEEDS = 24
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])

@@ -9,7 +9,7 @@ from leased_job import LEASE, LeasedJob, Overlap
 
 from dask_elastic.control.lease import GrantedLeases, Lease
 
-SEEDS = 25
+SEEDS = 16
 MOST_SEEDS = 100
 
 

@@ -76,7 +76,7 @@ def test_disturbances_depend_on_seed_and_cover_all_kinds():
 
 def test_failing_seed_is_shrunk_to_a_scenario_to_keep(monkeypatch):
     monkeypatch.setattr(Routes, "put_back", lambda self, shard, pieces: None)
-    failing = next(Scenario(seed) for seed in range(100) if Scenario(seed).failure())
+    failing = next(Scenario(seed) for seed in range(100) if Scenario(seed).fails())
     with pytest.raises((AssertionError, ProtocolError)) as found:
         failing.check()
     [history, note] = found.value.__notes__
@@ -86,4 +86,4 @@ def test_failing_seed_is_shrunk_to_a_scenario_to_keep(monkeypatch):
     assert repr(smallest) in note
     assert any(isinstance(disturbance, Outage) for disturbance in smallest.disturbances)
     assert len(smallest.disturbances) < len(failing.drawn().disturbances) / 2
-    assert smallest.failure() is not None
+    assert smallest.fails()

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from timer_scenario import TimerScenario
 
-SEEDS = 12
+SEEDS = 8
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])

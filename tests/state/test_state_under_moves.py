@@ -200,7 +200,7 @@ def check(world: World, table: pa.Table, row_by_row: bool) -> Counter[str]:
 @pytest.mark.parametrize("logic", [by_row, by_key])
 def test_row_logic_sees_changes_of_all_earlier_rows_under_moves(logic):
     happened: Counter[str] = Counter()
-    for seed in range(15):
+    for seed in range(10):
         world, table, moved = simulated(logic, seed, batch_rows=10)
         try:
             happened += moved + check(world, table, row_by_row=True)
@@ -213,7 +213,7 @@ def test_row_logic_sees_changes_of_all_earlier_rows_under_moves(logic):
 
 
 def test_batch_logic_sees_changes_of_all_earlier_batches_under_moves():
-    for seed in range(10):
+    for seed in range(7):
         world, table, _ = simulated(by_batch, seed, batch_rows=10)
         check(world, table, row_by_row=False)
         check_last_state(world, table)
@@ -239,7 +239,7 @@ def only_recent(row: dict[str, Any], state: Any) -> dict[str, Any]:
 def test_expired_keys_that_return_start_empty_under_moves(monkeypatch):
     monkeypatch.setattr(function_logic, "SWEPT_AFTER", 0.0)
     happened: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(15):
         world, _, moved = simulated(only_recent, seed, 4, {"recent": de.List(pa.int64(), ttl=TTL / 2)})
         happened += moved
         model: dict[int, list[tuple[int, float]]] = {}
@@ -262,7 +262,7 @@ def test_expired_keys_that_return_start_empty_under_moves(monkeypatch):
 def test_aggregates_of_text_see_all_rows_under_moves():
     across = 0
     aggregates = {"least": agg.Min("bucket"), "most": agg.Max("bucket"), "top": agg.TopK("bucket", 2)}
-    for seed in range(12):
+    for seed in range(8):
         world, table, moved = simulated(aggregates, seed, 4)
         across += moved["across"]
         expected: dict[int, list[str]] = {}

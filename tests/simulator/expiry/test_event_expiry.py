@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from expiry_scenario import ExpiryScenario
 
-SEEDS = 10
-FUSED_SEEDS = 6
+SEEDS = 6
+FUSED_SEEDS = 4
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])

@@ -10,8 +10,8 @@ from fused_scenario import FusedDurableScenario, FusedScenario
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
-SEEDS = 12
-DURABLE_SEEDS = 25
+SEEDS = 8
+DURABLE_SEEDS = 16
 
 
 def test_fused_computes_process_every_row_once_under_disturbances_and_restarts():

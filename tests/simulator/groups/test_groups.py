@@ -9,7 +9,7 @@ from group_scenario import KINDS, GroupScenario
 
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
 
-SEEDS = 20
+SEEDS = 12
 """Of each kind of scenario."""
 
 

@@ -9,7 +9,7 @@ from durable_group_scenario import DurableGroupScenario, lost_at_each_step
 
 from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
 
-SEEDS = 14
+SEEDS = 9
 
 STEPS = range(20, 160, 14)
 """From the request of a move to its end."""

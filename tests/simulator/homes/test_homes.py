@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from home_scenario import KINDS, TimerHomeScenario, happened
 
-SEEDS = 12
+SEEDS = 8
 """Of each kind of scenario."""
 
 MOVED = SEEDS // 4

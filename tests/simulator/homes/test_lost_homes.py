@@ -6,7 +6,7 @@ from collections import Counter
 
 from durable_home_scenario import DurableHomeScenario, lost_at_each_step
 
-SEEDS = 16
+SEEDS = 10
 
 MOVE = {18: range(24, 200, 7), 35: range(62, 230, 7)}
 """Jobs by seed, and steps from the request of a move to its end."""

@@ -11,7 +11,7 @@ from join_scenario import JoinScenario
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
-SEEDS = 12
+SEEDS = 8
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])

@@ -281,6 +281,6 @@ CHANGE_MUTANTS = [
 def test_mutant_is_found(mutant, scenario, monkeypatch):
     mutant(monkeypatch)
     for seed in (*TRIED_FIRST, *range(MOST_SEEDS)):
-        if scenario(seed).failure() is not None:
+        if scenario(seed).fails():
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

@@ -9,7 +9,7 @@ from dask_elastic.executor.moving import handed_over, merging
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
-SEEDS = 16
+SEEDS = 10
 
 
 @pytest.mark.parametrize(("outages", "at_once"), [(0.0, 8192), (0.25, 1)])

@@ -10,7 +10,7 @@ from function_scenario import FunctionScenario
 from dask_elastic.state import stored_keys
 from dask_elastic.state.disk import DiskStorage, UnnamedFiles
 
-SEEDS = 12
+SEEDS = 8
 
 
 @pytest.mark.parametrize("outages", [0.0, 0.25])

@@ -40,4 +40,4 @@ def test_rows_do_not_overtake_a_record_that_a_lost_source_had_taken(monkeypatch)
     OVERTAKEN.check()
     monkeypatch.setattr(Routes, "is_closing", lambda self, task, shard: False)
     chosen.clear()
-    assert OVERTAKEN.failure() is not None, "the scenario does not find later rows in what the record closes"
+    assert OVERTAKEN.fails(), "the scenario does not find later rows in what the record closes"

@@ -153,6 +153,7 @@ def _close(sessions: dict[str, list[tuple[int, int]]], gap: int, watermark: int,
 
 
 def spans_at(window: EventWindow, time: int) -> list[tuple[int, int]]:
-    """Return the instances of a window that contain a time, found by trying all begins."""
-    begins = range(window.start - 100 * window.frequency, window.start + 1000 * window.frequency, window.frequency)
+    """Return the instances of a window that contain a time, found by trying all begins near it."""
+    least = (time - window.start - window.length) // window.frequency - 1
+    begins = range(window.start + least * window.frequency, time + 1, window.frequency)
     return [(begin, begin + window.length) for begin in begins if begin <= time < begin + window.length]
