@@ -143,7 +143,7 @@ MUTANTS = [
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
     for seed in [0, 1, 2, *TRIED_FIRST, *range(MOST_SEEDS)]:
-        if ExpiryScenario(seed).failure() is not None:
+        if ExpiryScenario(seed).fails():
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
 
@@ -162,4 +162,4 @@ def fused_state_is_not_swept(monkeypatch):
 @pytest.mark.parametrize("mutant", [fused_rows_see_nothing_expired, fused_state_is_not_swept])
 def test_mutant_of_fused_computes_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
-    assert any(ExpiryScenario(seed, place="behind").failure() is not None for seed in range(MOST_SEEDS))
+    assert any(ExpiryScenario(seed, place="behind").fails() for seed in range(MOST_SEEDS))

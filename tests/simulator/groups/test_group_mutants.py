@@ -341,7 +341,7 @@ MUTANTS = {
 
 
 def found(scenario) -> bool:
-    return scenario.failure() is not None
+    return scenario.fails()
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)

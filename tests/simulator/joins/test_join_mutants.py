@@ -21,12 +21,12 @@ from dask_elastic.topology.joins.joining import Joining
 MOST_SEEDS = 20
 
 TRIED_FIRST = (
-    JoinScenario(11, outages=0.0),
-    JoinScenario(14),
-    JoinScenario(26),
     JoinScenario(36),
     JoinScenario(37),
+    JoinScenario(26),
+    JoinScenario(11, outages=0.0),
     JoinScenario(714),
+    JoinScenario(14),
 )
 """Shards that move back and forth, losses, and ties find what most others do not."""
 
@@ -226,6 +226,6 @@ MUTANTS = [
 def test_mutant_of_joins_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
     for scenario in (JoinScenario(0), *TRIED_FIRST, *map(JoinScenario, range(1, MOST_SEEDS))):
-        if scenario.failure() is not None:
+        if scenario.fails():
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

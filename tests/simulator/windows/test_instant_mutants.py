@@ -17,7 +17,7 @@ from dask_elastic.vocab.state_record import PartialsMoved
 
 MOST_SEEDS = 100
 
-TRIED_FIRST = (22, 40, 20, 13, 8, 16)
+TRIED_FIRST = (22, 40, 13, 16, 20, 8)
 """Seeds that find what most others do not."""
 
 
@@ -130,6 +130,6 @@ MUTANTS = [
 def test_mutant_is_found(mutant, monkeypatch):
     mutant(monkeypatch)
     for seed in [*TRIED_FIRST, *range(MOST_SEEDS)]:
-        if InstantScenario(seed).failure() is not None:
+        if InstantScenario(seed).fails():
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")

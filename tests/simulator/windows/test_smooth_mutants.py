@@ -15,7 +15,7 @@ from dask_elastic.executor.task_queue import Work
 
 MOST_SEEDS = 60
 
-TRIED_FIRST = (6, 10, 38, 37, 85, 93)
+TRIED_FIRST = (38, 6, 85, 93, 10, 37)
 """Seeds that find what most others do not."""
 
 
@@ -110,6 +110,6 @@ def test_mutant_is_found(mutant, monkeypatch):
     chosen_in_turn(monkeypatch)
     first = [SmoothScenario(seed) for seed in TRIED_FIRST]
     for scenario in [*first, FOUND[0], OVERTAKEN, *map(SmoothScenario, range(MOST_SEEDS))]:
-        if scenario.failure() is not None:
+        if scenario.fails():
             return
     pytest.fail(f"{MOST_SEEDS} seeds do not find that {mutant.__name__}")
