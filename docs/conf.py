@@ -6,7 +6,7 @@ import gc
 import sys
 from pathlib import Path
 
-# Sphinx keeps most of what it makes: collections of garbage would be a third of a build's time or more.
+# Sphinx keeps most of what it makes: collections of garbage would take long and find little.
 gc.disable()
 
 ROOT = Path(__file__).parents[1]
