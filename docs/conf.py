@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
+
+# Sphinx keeps most of what it makes: collections of garbage would take long and find little.
+gc.disable()
 
 ROOT = Path(__file__).parents[1]
 # A checkout documents its own code, whatever is installed.

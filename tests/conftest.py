@@ -34,6 +34,11 @@ os.environ.setdefault("DASK_ELASTIC__LIGHT_LOAD", "0")
 # A LocalCluster gives a worker up that is missing so long after a loss, also because it was killed once more.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1 hour")
 
+# An idle worker of Dask spends most of its time on a profile of tasks, which jobs do not have, and on its ticks. The
+# clusters of `make examples` have both, as those of users do.
+os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
+os.environ.setdefault("DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL", "500ms")
+
 # Dask has read the environment when it was imported above.
 dask.config.refresh()
 

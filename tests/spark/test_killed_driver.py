@@ -145,7 +145,7 @@ class Drivers:
 
     def launch(self, name):
         """Start a driver, which waits for its file."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], *sys.path]))}
         log = (self.folder / f"{name}.log").open("wb")
         self.running[name] = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(self.folder), name],
