@@ -27,6 +27,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.tables import as_batches, is_table
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.listed_arrays import batch_of_dicts
+from dask_elastic.vocab.python_values import python_columns
 
 SWEPT_AFTER = 60.0
 """Seconds for which expired state is kept: a replay after a loss runs at the processing time of the first run."""
@@ -254,7 +255,7 @@ class KeyFunctionLogic(CellLogic):
     def _groups(self, rows: pa.RecordBatch, view: StateView) -> Iterator[tuple[Any, pa.RecordBatch]]:
         grouping = view.grouping
         ordered = rows if grouping.is_sorted else rows.take(array_of(grouping.order))
-        columns = [column.to_pylist() for column in view.keys.columns]
+        columns = python_columns(view.keys)
         keys: Iterable[Any] = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
         for key, start, size in zip(keys, grouping.starts.tolist(), grouping.sizes.tolist(), strict=True):
             yield key, ordered if size == ordered.num_rows else ordered.slice(start, size)
@@ -341,7 +342,7 @@ def _processed_keys(view: StateView, errors: Errors) -> np.ndarray:
 
 def _dicts(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     names = rows.schema.names
-    for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+    for values in zip(*python_columns(rows), strict=True):
         yield dict(zip(names, values, strict=True))
 
 

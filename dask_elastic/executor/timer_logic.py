@@ -32,6 +32,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.timer import DUE, Timer
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.batch import Batch
+from dask_elastic.vocab.python_values import python_columns
 from dask_elastic.vocab.state_record import TimersDue
 
 
@@ -41,7 +42,7 @@ class TimerFunctionLogic(KeyFunctionLogic):
     def items(self, rows: pa.RecordBatch, view: StateView, cells: Cells, errors: Errors | None = None) -> list[Any]:
         """Call the function key by key; returns dicts and lists of batches."""
         made: list[Any] = []
-        columns = [column.to_pylist() for column in view.keys.columns]
+        columns = python_columns(view.keys)
         keys: Iterable[Any] = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
         log = cells.log
         for position, (key, time) in enumerate(zip(keys, rows.column(DUE).to_pylist(), strict=True)):

@@ -106,7 +106,7 @@ def test_overflowing_sum_fails_job(client):
     with pytest.raises(errors.JobFailed) as e:
         de.submit(topology, client).wait(**RUN)
     assert isinstance(e.value.__cause__, errors.NumericOverflow)
-    assert "operator 'summed': Sum('v'): a sum exceeds the range of int64" in str(e.value)
+    assert "operator 'summed': Sum('v'): a sum exceeds the range of the 64-bit integers" in str(e.value)
 
 
 @pytest.mark.parametrize("direct", [None, False], ids=["worker", "scheduler"])

@@ -173,6 +173,14 @@ def test_explanation_has_text_table_and_frame():
     assert dumps([given.current]) == before
 
 
+def test_explanation_of_ended_job_announces_no_decision():
+    explained = evidence(executor(), executor(1, {1: 1})).explanation()
+    assert "next decision: " in str(explained)
+    ended = str(replace(explained, ended="finished"))
+    assert "\nfinished: no decision follows; its last measurements are explained\n" in ended
+    assert "next decision: " not in ended
+
+
 def test_job_with_right_cores_is_explained_without_change():
     planned = evidence(executor(cores={0: 2}, arrival=600.0)).planned()
     assert planned.changes == ()

@@ -7,6 +7,7 @@ import re
 import dask.config
 import pytest
 
+from dask_elastic.runtime.client.job_input import seconds_of
 from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, configured
 from dask_elastic.vocab.errors import SubmitError
 
@@ -62,3 +63,14 @@ def test_configuration_options_are_read_and_errors_name_their_path():
         pytest.raises(SubmitError, match=r"elastic\.some-bytes='many' is not a size"),
     ):
         configured(options)
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(None, None), (0, 0.0), ("30s", 30.0), (float("inf"), float("inf"))])
+def test_timeout_of_a_call_is_seconds_or_a_duration(timeout, seconds):
+    assert seconds_of(timeout) == seconds
+
+
+@pytest.mark.parametrize("timeout", ["soon", [], -1, float("nan")])
+def test_timeout_of_a_call_that_is_no_duration_is_a_value_error(timeout):
+    with pytest.raises(ValueError, match=re.escape(f"timeout is {timeout!r}")):
+        seconds_of(timeout)

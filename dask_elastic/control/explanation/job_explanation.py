@@ -130,6 +130,9 @@ class JobExplanation:
         The operator that the executors are of; None if they are all of the job.
     sections : mapping of str to str
         Further topics, such as the windows of an operator, with their texts.
+    ended : str
+        How the job ended, such as ``"finished"``; empty while it runs. Nothing is decided about an ended job: all of it
+        is about its last measurements.
 
     Examples
     --------
@@ -158,6 +161,7 @@ class JobExplanation:
     doubled: DoubledLoad | None = None
     operator: str | None = None
     sections: Mapping[str, str] = field(default_factory=dict)
+    ended: str = ""
 
     def __str__(self) -> str:
         lines = [self._title(), *self._notes()]
@@ -218,6 +222,8 @@ class JobExplanation:
         return f"{self.job}{of}: {cores(held)}; {joined(latencies)}"
 
     def _notes(self) -> list[str]:
+        if self.ended:
+            return [f"{self.ended}: no decision follows; its last measurements are explained"]
         found = [f"next decision: {self.reason}"] if self.reason else []
         return found + ([f"at twice the load: {self.doubled.text(self.target)}"] if self.doubled is not None else [])
 

@@ -18,6 +18,7 @@ from dask_elastic.topology.windowing import REVISION, WINDOW_END, WINDOW_START
 from dask_elastic.topology.windows.instances import Instance, Instances, InstanceState
 from dask_elastic.vocab.arrow_arrays import array_of
 from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.python_values import python_columns
 
 MOST_ROWS = 1 << 18
 """A function of batches is called several times for more rows, unless they are of one instance."""
@@ -120,7 +121,7 @@ class InstanceCalls(FunctionCalls):
     def _of_rows(self, rows: pa.RecordBatch, window: Instance) -> list[Any]:
         state, names = InstanceState(window), rows.schema.names
         items: list[Any] = []
-        columns = [column.to_pylist() for column in rows.columns]
+        columns = python_columns(rows)
         for number, values in enumerate(zip(*columns, strict=True), 1):
             state.is_last = number == rows.num_rows
             returned = self._function(dict(zip(names, values, strict=True)), state)
@@ -188,7 +189,7 @@ def spans_of(table: pa.RecordBatch) -> Iterator[Instance]:
 def _keys(table: pa.RecordBatch) -> Iterator[Any]:
     """Return the key of each instance, as functions per key get it; None for windows over all rows."""
     names = table.schema.names[: table.schema.get_field_index(WINDOW_START)]
-    columns = [table.column(name).to_pylist() for name in names]
+    columns = python_columns(table.select(names))
     if len(columns) == 1:
         yield from columns[0]
     else:

@@ -180,6 +180,8 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
             If the job failed; its ``__cause__`` is the error that it failed with.
         JobStopped
             If the job was stopped.
+        ValueError
+            If `timeout` is no duration.
         TimeoutError
             If the job is still running after `timeout`. The job continues.
         KeyboardInterrupt
@@ -241,6 +243,8 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
             If the job failed.
         JobStopped
             If the job was stopped.
+        ValueError
+            If `timeout` is no duration.
         TimeoutError
             If the job is still draining after `timeout`. It continues to drain.
         ElasticError

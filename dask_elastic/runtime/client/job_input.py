@@ -11,6 +11,7 @@ from dask_elastic.runtime.client.sent_rows import batches_of
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.topology.duration import parse_duration
+from dask_elastic.vocab.errors import TopologyError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -67,7 +68,8 @@ class JobInput(ABC):
         TypeError
             If `rows` is no table, or `due` is no number.
         ValueError
-            If the columns of `rows` differ in length, or `due` is no time in seconds since the epoch.
+            If the columns of `rows` differ in length, `due` is no time in seconds since the epoch, or `timeout` is no
+            duration.
         SchemaMismatch
             If the rows do not have the columns of the source, or a value cannot be cast. None of them is sent, and the
             job goes on.
@@ -150,6 +152,8 @@ class JobInput(ABC):
 
         Raises
         ------
+        ValueError
+            If `timeout` is no duration.
         TimeoutError
             If the sources have not taken the rows within `timeout`; they are still on the way.
         ElasticError
@@ -177,5 +181,19 @@ class JobInput(ABC):
 
 
 def seconds_of(timeout: float | str | None) -> float | None:
-    """Return a timeout in seconds; None for no limit."""
-    return None if timeout is None else parse_duration(timeout, "timeout")
+    """Return a timeout in seconds; None for no limit.
+
+    Raises
+    ------
+    ValueError
+        When it is not a duration, or below 0.
+    """
+    if timeout is None:
+        return None
+    try:
+        seconds = parse_duration(timeout, "timeout")
+    except TopologyError as error:
+        raise ValueError(str(error)) from None
+    if not seconds >= 0:
+        raise ValueError(f"timeout is {timeout!r}; give seconds from 0 on, a duration such as '30s', or None to wait")
+    return seconds

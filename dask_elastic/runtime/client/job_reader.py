@@ -20,6 +20,7 @@ from dask_elastic.runtime.client.measures.job_measures import JobMeasures
 from dask_elastic.runtime.client.window_view import window_sections
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.tables import read_table
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from dask_elastic.control.explanation.evidence import Evidence
     from dask_elastic.control.explanation.job_explanation import JobExplanation
     from dask_elastic.control.explanation.planned_decision import PlannedDecision
+
+GROUPS_MOVE = "; in this job its key groups move, progressively or synchronised"
 
 
 class JobReader(JobMeasures):
@@ -268,14 +271,15 @@ class JobReader(JobMeasures):
         component = next((one.name for one in described.components if operator in one.computes), operator)
         explained, sections = self._evidence().explanation(component), window_sections(described, operator)
         sections |= {
-            f"component {one.name}": one.configuration
+            f"component {one.name}": one.configuration + (GROUPS_MOVE if described.paradigm == RESOURCE else "")
             for one in described.components
             if one.configuration and operator in (None, *one.operators)
         }
         if component != operator:
             shared = f"runs in the tasks of {component!r}: executors, cores, shards and load are those of both"
             sections = {f"{operator}": shared, **sections}
-        return replace(explained, sections={**sections, **explained.sections})
+        ended = "" if described.live else described.status.value
+        return replace(explained, sections={**sections, **explained.sections}, ended=ended)
 
     def plan(self, *, dry_run: bool = True) -> PlannedDecision:
         """Return what the control loop would decide now; nothing is changed.

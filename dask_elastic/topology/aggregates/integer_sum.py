@@ -140,6 +140,6 @@ def _add_halves(current: Integers, values: npt.NDArray[Any], grouping: Grouping,
 
 def _overflow(owner: str) -> NumericOverflow:
     return NumericOverflow(
-        f"{owner}: a sum exceeds the range of int64. Sum floats instead, "
-        "as in Sum(lambda batch: pc.cast(batch[column], pa.float64()), columns=[column])"
+        f"{owner}: a sum exceeds the range of the 64-bit integers that hold sums of integers, decimals and durations. "
+        "Sum floats instead, as in Sum(lambda batch: pc.cast(batch[column], pa.float64()), columns=[column])"
     )

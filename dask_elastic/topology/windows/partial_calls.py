@@ -16,6 +16,7 @@ from dask_elastic.topology.tables import as_batches
 from dask_elastic.topology.windows.instances import Instances
 from dask_elastic.vocab.errors import SchemaMismatch
 from dask_elastic.vocab.listed_arrays import batch_of_dicts
+from dask_elastic.vocab.python_values import python_columns
 
 Function = Callable[..., Any]
 Groups = npt.NDArray[np.intp]
@@ -169,7 +170,7 @@ class RowPartials(_DictPartials):
         """Return what the function has put into the state of each part; see `PartialCalls.made`."""
         states: list[dict[str, Any]] = [{} for _ in range(len(parts))]
         names = rows.schema.names
-        columns = [column.to_pylist() for column in rows.columns]
+        columns = python_columns(rows)
         for part, values in zip(parts.ids.tolist(), zip(*columns, strict=True), strict=True):
             returned = self._function(dict(zip(names, values, strict=True)), states[part])
             if returned is not None:

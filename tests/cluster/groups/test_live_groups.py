@@ -116,6 +116,10 @@ def test_planner_brings_groups_to_the_worker_of_those_that_they_communicate_with
         wait_until(explained, "the explanation says that their traffic stays on their worker")
     job.end_of_input()
     job.wait(progress=False)
+    ended = str(job.explain())
+    assert "finished: no decision follows; its last measurements are explained" in ended
+    assert "next decision: " not in ended
+    assert "; in this job its key groups move, progressively or synchronised" in ended
     for operator in ("ahead", "behind"):
         assert state_of(job, operator) == expected(load.sent)
     reasons = job.decisions()["reason"]
