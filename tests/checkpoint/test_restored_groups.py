@@ -69,7 +69,7 @@ class GroupJob(Job):
         return job
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=36, deadline=None)
 @given(st.lists(st.tuples(CHANGES, MOVES), min_size=1, max_size=6), st.integers(2, 4), st.data())
 def test_groups_continue_at_other_executors_with_the_state_of_their_last_owner(rounds, executors, data):
     folder = CheckpointFolder("memory://groups")

@@ -140,7 +140,7 @@ def outcome(batches: list[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], list[A
     return outputs, state.to_pylist(), failed
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(streams())
 def test_aggregates_over_few_rows_equal_the_general_path(batches: list[pa.RecordBatch]) -> None:
     found = outcome(batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -70,6 +71,12 @@ def targets(node: ast.stmt, module: str, is_package: bool) -> list[str]:
     return [f"{origin}.{alias.name}" for alias in node.names]
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a module, which several tests read."""
+    return ast.parse(source)
+
+
 def layer_violations(module: str, source: str, is_package: bool = False, doors: frozenset[str] = DOORS) -> list[str]:
     """Return every import of a module that the layers forbid, also within functions and for type checkers."""
     own = package_of(module)
@@ -77,7 +84,7 @@ def layer_violations(module: str, source: str, is_package: bool = False, doors: 
     if not top_level and own not in LEVEL:
         return [f"{module}: package {own!r} has no layer"]
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for target in targets(node, module, is_package):
                 problem = _problem(None if top_level else own, target, doors)
@@ -117,7 +124,7 @@ def import_cycle(modules: dict[str, tuple[str, bool]]) -> list[str] | None:
     graph: dict[str, set[str]] = {}
     for module, (source, is_package) in modules.items():
         edges = graph.setdefault(module, set())
-        for node in imports_of_a_module(ast.parse(source).body):
+        for node in imports_of_a_module(parsed(source).body):
             for target in targets(node, module, is_package):
                 known = target if target in modules else target.rpartition(".")[0]
                 if known in modules and known != module:
@@ -138,12 +145,14 @@ PLANE = {folder: level for level, folders in enumerate(PLANES) for folder in fol
 def plane_violations(module: str, source: str, is_package: bool = False) -> list[str]:
     """Return every import within the runtime that its planes forbid, those for type checkers included."""
     own = _plane_of(module)
+    if own is None:
+        return []
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for target in targets(node, module, is_package):
                 other = _plane_of(target)
-                if own is None or other in (None, own):
+                if other in (None, own):
                     continue
                 if other not in PLANE or PLANE[other] <= PLANE[own]:
                     found.append(f"{module}:{node.lineno}: {own} imports {other}")

@@ -19,7 +19,7 @@ FEW_NODES = Limits(seconds=None, nodes=5)
 @pytest.mark.parametrize("weights", [BALANCE_FIRST, DRAIN_FIRST])
 @pytest.mark.parametrize("seed", range(3))
 def test_neighbourhood_search_is_valid_and_no_worse(seed, weights):
-    for problem in problems(seed, count=3, groups=40, bins=9):
+    for problem in problems(seed, count=2, groups=40, bins=9):
         start = Flux().plan(problem).bin
         found, _ = improve(problem, start, weights, FEW_NODES, seed)
         validate(problem, problem.placement(found))

@@ -19,7 +19,7 @@ from dask_elastic.testing.planners import (
 )
 from dask_elastic.vocab.errors import InvalidPlan, PlanningError, UnknownPlanner
 
-PROBLEMS = {"albic": 10, "milp": 10}
+PROBLEMS = {"albic": 6, "milp": 7}
 """Problems for each seed of the planners that solve programs, which takes long."""
 
 

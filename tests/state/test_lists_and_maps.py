@@ -190,7 +190,7 @@ def modelwise(model: Model, keys: list[str], operation: str, argument: Any, now:
                     model.live(key, operation, now)[row[0]] = row[1], model.end(operation, now)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=72, deadline=None)
 @given(st.lists(BATCH, max_size=6), st.integers(0, 2))
 def test_state_after_random_operations_and_moves_equals_python_model(batches, moves):
     bench, model, now = Bench(), Model(), 1000.0

@@ -78,7 +78,7 @@ def test_results_do_not_depend_on_sharing(share):
     assert records(results(topology)) == records(truth(topology, rows).results)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(st.lists(EVENT, min_size=1, max_size=2), st.integers(0, 2**31), st.integers(0, 60), st.integers(1, 3))
 def test_any_windows_have_the_results_of_the_whole_input(given_, seed, disorder, parallel):
     rows = readings(seed, rows=120, disorder=disorder)

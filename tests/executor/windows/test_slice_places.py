@@ -157,7 +157,7 @@ def _us(time):
     return int(pa.scalar(time, pa.timestamp("us")).cast(pa.int64()).as_py())
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(steps=STEPS)
 @pytest.mark.parametrize("windows", WINDOWS, ids=str)
 def test_results_are_those_of_all_rows_in_time(windows, steps):

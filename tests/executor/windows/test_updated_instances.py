@@ -135,7 +135,7 @@ def shown(results):
 
 @pytest.mark.parametrize("lateness", [0, 5])
 @pytest.mark.parametrize("windows", range(len(WINDOWS)))
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(STEPS)
 def test_updates_are_those_of_separate_instances(windows, lateness, steps):
     both = [Tasks(WINDOWS[windows], share, lateness) for share in (True, False)]
@@ -147,7 +147,7 @@ def test_updates_are_those_of_separate_instances(windows, lateness, steps):
 
 
 @pytest.mark.parametrize(("lateness", "emit"), [(0, "updates"), (5, "updates"), (5, "closed")])
-@settings(max_examples=60)
+@settings(max_examples=36)
 @given(st.integers(0, len(WINDOWS) - 1), st.lists(st.one_of(STEP, st.just("change")), min_size=3, max_size=16))
 def test_results_do_not_depend_on_changes_of_the_plan(lateness, emit, windows, steps):
     changing, fixed = (Tasks(WINDOWS[windows], share, lateness, emit) for share in ("auto", False))
