@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 
 import pytest
 from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
@@ -118,6 +120,28 @@ def test_forgotten_job_is_unknown_and_releases_its_resources(client, threads_of_
         job.status  # noqa: B018
     assert de.jobs(client) == []
     assert threads_of_jobs(client) == []
+
+
+def test_forgotten_job_leaves_nothing_in_workers_that_have_no_other(small_cluster, wait_until):
+    cluster = small_cluster(n_workers=2, threads_per_worker=2, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = held(client)
+        nodes = list(client.nthreads())
+        job.set_cores("counted", dict.fromkeys(nodes, 1))
+        runtimes = [worker.plugins["dask-elastic-worker"].runtime for worker in cluster.workers.values()]
+        left = [weakref.ref(runtime.job_parts["held"]) for runtime in runtimes]
+        left += [weakref.ref(home.executor.store) for part in left for home in part().homes.values()]
+        assert len(left) > len(nodes)
+        job.send(NUMBERS)
+        job.end_of_input()
+        job.wait(**RUN)
+        job.forget()
+
+        def released():
+            gc.collect()
+            return not any(one() for one in left)
+
+        wait_until(released, "parts and stores of the job are released")
 
 
 def test_job_reusing_name_of_stopped_job_starts_without_state(client):

@@ -310,24 +310,28 @@ class NodeRuntime:
             self._tick.clear()
             self._watch_memory()
             last = {key: at for key, at in last.items() if key[0] in self.job_parts}
-            for job, job_part in list(self.job_parts.items()):
-                if job_part.ended:
-                    continue
-                with TURNS.without_waiting():
-                    for act in job_part.threads.overdue():
-                        act()
-                if job_part.clear_suspects():
-                    self.report_soon()
-                options = job_part.spec.options
-                rarely = IDLE_BALANCES if job_part.idle_watch.idle else 1
-                for name, interval, act in (
-                    ("balance", options.balance_interval * rarely, job_part.balance_due),
-                    ("flush", options.flush_interval, job_part.flush_due),
-                ):
-                    now = time.monotonic()
-                    if now - last.setdefault((job, name), now) >= interval:
-                        last[job, name] = now
-                        self.guarded(job_part, act)
+            self._keep_up(last)
+
+    def _keep_up(self, last: dict[tuple[str, str], float]) -> None:
+        # Not in the loop above, which would keep the last job, and its state, while it waits without any job.
+        for job, job_part in list(self.job_parts.items()):
+            if job_part.ended:
+                continue
+            with TURNS.without_waiting():
+                for act in job_part.threads.overdue():
+                    act()
+            if job_part.clear_suspects():
+                self.report_soon()
+            options = job_part.spec.options
+            rarely = IDLE_BALANCES if job_part.idle_watch.idle else 1
+            for name, interval, act in (
+                ("balance", options.balance_interval * rarely, job_part.balance_due),
+                ("flush", options.flush_interval, job_part.flush_due),
+            ):
+                now = time.monotonic()
+                if now - last.setdefault((job, name), now) >= interval:
+                    last[job, name] = now
+                    self.guarded(job_part, act)
 
     def _is_idle(self) -> bool:
         """Return whether no job runs here whose part is not idle."""
@@ -369,15 +373,19 @@ class NodeRuntime:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wanted_report.wait(), self._until_reports())
             self._wanted_report.clear()
-            for job_part in list(self.job_parts.values()):
-                if job_part.reported_end:
-                    continue
-                try:
-                    await self._report(job_part)
-                except Exception:  # the other jobs' reports, and the next one of this job, need this loop
-                    if program_ends():
-                        return
-                    logger.exception("report of job %r", job_part.job)
+            await self._report_all()
+
+    async def _report_all(self) -> None:
+        # Not in the loop above, which would keep the last job, and its state, while it waits without any job.
+        for job_part in list(self.job_parts.values()):
+            if job_part.reported_end:
+                continue
+            try:
+                await self._report(job_part)
+            except Exception:  # the other jobs' reports, and the next one of this job, need this loop
+                if program_ends():
+                    return
+                logger.exception("report of job %r", job_part.job)
 
     def _until_reports(self) -> float:
         parts = [part for part in self.job_parts.values() if not part.reported_end]

@@ -7,7 +7,6 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from distributed import Client
 
 import dask_elastic as de
 
@@ -68,7 +67,7 @@ def test_aggregates_use_all_tasks_if_shards_are_not_to_gather(client):
     assert finished(job).sum() == pytest.approx(1.0)
 
 
-def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(small_cluster, wait_until):
+def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(client, wait_until):
     def left():
         import gc
 
@@ -80,22 +79,20 @@ def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(small_cluster, wai
         remote = [len(one._node_of) for one in found if isinstance(one, ExecutorDriver)]
         return sum(isinstance(one, Doorbell) for one in found), sum(remote)
 
-    # Of an earlier job on the shared cluster, some objects would remain until others replace them.
-    with Client(small_cluster(n_workers=2, threads_per_worker=2), set_as_default=False) as client:
-        job = submitted(client, de.aggregate.Sum("seconds"))
-        job.send(rows(0.0), wait=True)
-        home = job.assignment()["home"][0]
-        other = next(address for address in client.nthreads() if address != home)
+    job = submitted(client, de.aggregate.Sum("seconds"))
+    job.send(rows(0.0), wait=True)
+    home = job.assignment()["home"][0]
+    other = next(address for address in client.nthreads() if address != home)
 
-        def change():
-            job.set_cores("sums", {home: 2, other: 2})
-            job.set_cores("sums", {home: 1})
-            wait_until(lambda: len(job.assignment()) == 1, "three tasks have ended")
+    def change():
+        job.set_cores("sums", {home: 2, other: 2})
+        job.set_cores("sums", {home: 1})
+        wait_until(lambda: len(job.assignment()) == 1, "three tasks have ended")
 
+    change()
+    before = client.run(left)
+    for _ in range(3):
         change()
-        before = client.run(left)
-        for _ in range(3):
-            change()
-        wait_until(lambda: client.run(left) == before, f"no more is left of tasks that have ended than {before}", 60)
-        job.end_of_input()
-        job.wait(timeout=100, progress=False)
+    wait_until(lambda: client.run(left) == before, f"no more is left of tasks that have ended than {before}", 60)
+    job.end_of_input()
+    job.wait(timeout=100, progress=False)
