@@ -15,7 +15,7 @@ from dask_elastic.control.settings import ControlSettings
 from dask_elastic.vocab.snapshot import ExecutorSnapshot
 
 
-def count_reasons(preview: Preview, index: int, settings: ControlSettings) -> tuple[str, ...]:
+def count_reasons(preview: Preview, index: int, settings: ControlSettings, has_ended: bool = False) -> tuple[str, ...]:
     """Return why an executor has its number of cores, and why it has not another one.
 
     Parameters
@@ -26,6 +26,8 @@ def count_reasons(preview: Preview, index: int, settings: ControlSettings) -> tu
         The executor's index in the job.
     settings : ControlSettings
         The settings of the loop.
+    has_ended : bool
+        Whether the job has ended, so that nothing changes next.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def count_reasons(preview: Preview, index: int, settings: ControlSettings) -> tu
         *_limits(preview, position, executor),
         *_sharing(preview, position),
         *_surplus(preview, position),
-        *_next(preview, executor),
+        *([] if has_ended else _next(preview, executor)),
     ]
     return tuple(found)
 

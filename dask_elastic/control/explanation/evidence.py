@@ -106,13 +106,15 @@ class Evidence:
                 "Try again in a second, unless it has ended."
             )
 
-    def explanation(self, operator: str | None = None) -> JobExplanation:
+    def explanation(self, operator: str | None = None, ended: str = "") -> JobExplanation:
         """Return why each executor has its cores, and why they are where they are.
 
         Parameters
         ----------
         operator : str, optional
             Only the executors of this operator.
+        ended : str
+            How the job ended; empty while it runs.
 
         Returns
         -------
@@ -128,7 +130,7 @@ class Evidence:
         known = list(dict.fromkeys(executor.executor.component for executor in job.executors))
         if operator is not None and operator not in known:
             raise UnknownOperator(f"job {self.job!r} has no stateful operator {operator!r}: choose from {known}")
-        doubled = None if preview is None else doubled_load(self._loop, self.current, preview)
+        doubled = None if preview is None or ended else doubled_load(self._loop, self.current, preview)
         about_groups = groups_section(self._groups, job, self.current, self.decisions, operator)
         return JobExplanation(
             job=self.job,
@@ -138,13 +140,14 @@ class Evidence:
             predicted=None if preview is None else preview.unchanged,
             reason=self._fixed if preview is None else _reason(preview, self.settings),
             executors=tuple(
-                self._executor(index, executor, doubled)
+                self._executor(index, executor, doubled, bool(ended))
                 for index, executor in enumerate(job.executors)
                 if operator in (None, executor.executor.component)
             ),
             doubled=doubled,
             operator=operator,
             sections={"key groups": about_groups} if about_groups else {},
+            ended=ended,
         )
 
     @property
@@ -233,8 +236,10 @@ class Evidence:
     def _by_address(self, held: Mapping[int, int]) -> dict[str, int]:
         return {self.current.nodes[node].address: count for node, count in held.items()}
 
-    def _executor(self, index: int, executor: ExecutorSnapshot, doubled: DoubledLoad | None) -> ExecutorExplanation:
-        preview = self._preview
+    def _executor(
+        self, index: int, executor: ExecutorSnapshot, doubled: DoubledLoad | None, has_ended: bool
+    ) -> ExecutorExplanation:
+        preview, fixed = self._preview, (self._fixed,)
         bound = {} if preview is None else preview.bound
         wanted = {} if preview is None else preview.job_plan.wanted
         return ExecutorExplanation(
@@ -246,7 +251,7 @@ class Evidence:
             wanted=wanted.get(executor.executor),
             doubled=None if doubled is None else doubled.cores[executor.executor],
             state_bytes=executor.state_bytes,
-            why_so_many=(self._fixed,) if preview is None else count_reasons(preview, index, self.settings),
+            why_so_many=fixed if preview is None else count_reasons(preview, index, self.settings, has_ended),
             why_there=place_reasons(executor, self._job, self.current, bound, self.settings),
             decisions=tuple(self._decisions(executor.executor)),
             inputs=input_texts(executor, self._job, self.current),

@@ -131,8 +131,8 @@ class JobExplanation:
     sections : mapping of str to str
         Further topics, such as the windows of an operator, with their texts.
     ended : str
-        How the job ended, such as ``"finished"``; empty while it runs. Nothing is decided about an ended job: all of it
-        is about its last measurements.
+        How the job ended, such as ``"finished"``; empty while it runs. Nothing is decided about an ended job; what is
+        explained is its last measurements.
 
     Examples
     --------

@@ -269,7 +269,8 @@ class JobReader(JobMeasures):
         """
         described = self._describe()
         component = next((one.name for one in described.components if operator in one.computes), operator)
-        explained, sections = self._evidence().explanation(component), window_sections(described, operator)
+        ended = "" if described.live else described.status.value
+        explained, sections = self._evidence().explanation(component, ended), window_sections(described, operator)
         sections |= {
             f"component {one.name}": one.configuration + (GROUPS_MOVE if described.paradigm == RESOURCE else "")
             for one in described.components
@@ -278,8 +279,7 @@ class JobReader(JobMeasures):
         if component != operator:
             shared = f"runs in the tasks of {component!r}: executors, cores, shards and load are those of both"
             sections = {f"{operator}": shared, **sections}
-        ended = "" if described.live else described.status.value
-        return replace(explained, sections={**sections, **explained.sections}, ended=ended)
+        return replace(explained, sections={**sections, **explained.sections})
 
     def plan(self, *, dry_run: bool = True) -> PlannedDecision:
         """Return what the control loop would decide now; nothing is changed.
