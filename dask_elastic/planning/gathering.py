@@ -148,6 +148,8 @@ class Gathering:
         # Rows per second between looks, and whether the executor was saturated.
         self._rates: list[tuple[float, bool]] = []
         self._last: Saturation | None = None
+        # The last share of computing that was measured: that of remote tasks is not.
+        self._computing: float | None = None
         self._saturated_at = -math.inf
 
     def proven(self, now: float) -> int | None:
@@ -178,12 +180,15 @@ class Gathering:
             self._saturated_at = seen.now
         if not self._ended:
             self._ended = {FEWER: seen.now, MORE: seen.now}
+        if seen.computing is not None:
+            self._computing = seen.computing
+        if self._waits(seen):
+            # Of a single task as well: the next ones may be on other nodes, where this is not measured.
+            self._spread(seen.now)
         if seen.tasks < 2:
             # There is no choice. What was decided holds until there is.
             self._give_up()
             return
-        if self._waits(seen):
-            self._spread(seen.now)
         if last is None or seen.now <= last.now:
             return
         if self._trial is not None and (seen.nodes - last.nodes) * self._trial.direction < 0:
@@ -206,9 +211,9 @@ class Gathering:
 
     def _waits(self, seen: Saturation) -> bool:
         """Whether the tasks that have shards mostly wait for something else than the interpreter."""
-        if self.most is None or seen.computing is None:
+        if self.most is None or self._computing is None:
             return False
-        return min(self.most, seen.tasks) * seen.computing < WAITS
+        return min(self.most, seen.tasks) * self._computing < WAITS
 
     def _spread(self, now: float) -> None:
         self._end(now)

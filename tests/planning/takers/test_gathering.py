@@ -125,6 +125,33 @@ def test_logic_that_waits_gets_all_tasks_without_a_trial_and_at_any_load():
     assert node.gathering.most is None
 
 
+def saturated(second, tasks, computing):
+    """Return a look at saturated tasks."""
+    return Saturation(10 * second, tasks, True, 1.0, computing, moving=False, now=float(second))
+
+
+def test_logic_of_a_single_task_that_waits_gets_all_tasks_of_another_node():
+    gathering = Gathering(most=1)
+    gathering.look(saturated(0, tasks=1, computing=0.05))
+    gathering.look(saturated(1, tasks=4, computing=None))
+    assert gathering.most is None
+
+
+def test_logic_that_waited_at_home_gets_all_tasks_where_it_is_not_measured():
+    gathering = Gathering(most=4)
+    gathering.look(saturated(0, tasks=4, computing=0.06))
+    assert gathering.most == 4
+    gathering.look(saturated(1, tasks=3, computing=None))
+    assert gathering.most is None
+
+
+def test_logic_of_a_single_task_that_computes_stays_with_one():
+    gathering = Gathering(most=1)
+    gathering.look(saturated(0, tasks=1, computing=0.9))
+    gathering.look(saturated(1, tasks=4, computing=None))
+    assert gathering.most == 1
+
+
 def test_tasks_that_seem_to_wait_only_while_they_are_few_are_gathered_ever_more_rarely():
     node = SaturatedNode((2_000.0, 1_000.0))
     for _ in range(3_600):
