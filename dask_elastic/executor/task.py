@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dask_elastic.executor.pending import Pending
 from dask_elastic.executor.task_queue import TaskQueue, Work
@@ -37,8 +37,8 @@ class Task:
     """
 
     __slots__ = (
-        "_hops", "at_home", "busy", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at", "sleeping",
-        "status", "window",
+        "_efforts", "_hops", "at_home", "busy", "in_flight", "node", "number", "pending", "queue", "sent", "sent_at",
+        "sleeping", "status", "window",
     )  # fmt: skip
 
     def __init__(self, task: int, node: int, at_home: bool, pending_bytes: int = PENDING_BYTES):
@@ -54,6 +54,7 @@ class Task:
         self.sent_at: dict[int, float] = {}
         self.window = REMOTE_WINDOW
         self._hops: deque[float] = deque(maxlen=HOPS)
+        self._efforts: deque[float] = deque(maxlen=HOPS)
         self.busy = Rate(window=1.0)
 
     def handle(self, event: TaskEvent) -> None:
@@ -98,24 +99,30 @@ class Task:
         now : float
             The time in seconds.
         unit : float
-            Seconds of work in one sub-batch, at most.
+            Seconds of work in one sub-batch, at most, unless a single row or call takes longer.
 
         Notes
         -----
-        The core idles unless the work in flight lasts for as long as the round trip. A task at home has no window.
+        The core idles unless the work in flight lasts for as long as the round trip. More would only delay labels, and
+        could not be routed elsewhere: of rows that take long, fewer sub-batches suffice. A task at home has no window.
         """
         del self.in_flight[number]
         if self.pending is None:
             return
         self.pending.settle(number)
         self._hops.append(now - self.sent_at.pop(number) - busy - waited)
-        hop = sorted(self._hops)[len(self._hops) // 2]
-        self.window = min(REMOTE_WINDOW + max(0, math.ceil(hop / unit)), MOST_IN_FLIGHT)
+        self._efforts.append(busy)
+        lasts = max(unit, _median(self._efforts))
+        self.window = min(REMOTE_WINDOW + max(0, math.ceil(_median(self._hops) / lasts)), MOST_IN_FLIGHT)
 
     @property
     def hop(self) -> float | None:
         """Seconds of a round trip to the task's node, the median of recent ones; None at home or without any."""
-        return max(sorted(self._hops)[len(self._hops) // 2], 0.0) if self._hops else None
+        return max(_median(self._hops), 0.0) if self._hops else None
+
+
+def _median(values: Collection[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 def first_tasks(home: int, cores: Mapping[int, int], pending_bytes: int) -> list[Task]:

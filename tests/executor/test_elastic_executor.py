@@ -208,6 +208,28 @@ def test_window_bounds_sub_batches_in_flight_but_not_labels():
     assert isinstance(executor.take(0)[1], Work)
 
 
+@pytest.mark.parametrize(
+    ("busy", "in_flight"),
+    [
+        pytest.param(0.0025, REMOTE_WINDOW + 28, id="brief sub-batches cover the round trip"),
+        pytest.param(0.007, REMOTE_WINDOW + 10, id="of rows that take longer fewer do"),
+        pytest.param(0.35, REMOTE_WINDOW + 1, id="one that takes longer than the round trip does"),
+    ],
+)
+def test_work_in_flight_to_a_remote_task_lasts_for_a_round_trip(busy, in_flight):
+    executor, hop = make({1: 1}), 0.069
+    for sent in range(20):
+        offer(executor, sent)
+        number, _ = executor.take(0, float(sent))
+        executor.done(0, number, busy, sent + hop + busy)
+    for number in range(200):
+        offer(executor, number)
+    taken = 0
+    while executor.take(0, 100.0) is not None:
+        taken += 1
+    assert taken == in_flight
+
+
 def test_task_of_returned_core_is_drained_then_stopped():
     executor = make({0: 2})
     keep_busy(executor, 1, 1)
