@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.control.guard import ProposedChange
 from dask_elastic.control.keys import ExecutorKey
+from dask_elastic.migration.move_work import MOVE_SECONDS
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
 from dask_elastic.vocab.plan import CoreChange
@@ -20,6 +21,13 @@ Cores = NDArray[np.int64]
 AWAY = 0.75
 """Factor on the data intensity of an executor that has remote cores, so that noise around the threshold does not move
 its cores back and forth."""
+
+
+BYTES_PER_SECOND = 125e6
+"""Bytes of state that travel per second between nodes: 1 Gbit/s, as in the papers."""
+
+BUSY_PAUSE = 0.05
+"""Seconds for which rows of a shard wait when it leaves a task that is busy."""
 
 
 class Grant(NamedTuple):
@@ -92,16 +100,28 @@ def core_problem(
     Notes
     -----
     An executor whose home retires cannot have cores at home and counts as not data-intensive.
+
+    The state of an executor includes what else its moves cost, as the bytes that would travel meanwhile. With little
+    state that is nearly all: hundreds of shards, each of which takes some work, and rows that wait for them. Otherwise
+    a busy executor with a few bytes less would leave its home for an idle one.
     """
     return CoreProblem(
         current=CoreColumns(len(nodes), [_column(grant.executor.cores) for grant in grants]),
         granted=np.array([grant.granted for grant in grants], dtype=np.int64),
         capacity=capacity,
-        state_bytes=np.array([grant.executor.state_bytes for grant in grants], dtype=np.float64),
+        state_bytes=np.array([_moving_bytes(grant.executor) for grant in grants], dtype=np.float64),
         home=np.array([grant.executor.home for grant in grants], dtype=np.int64),
         intensity=np.array([_intensity(grant.executor, nodes) for grant in grants], dtype=np.float64),
         threshold=threshold,
     )
+
+
+def _moving_bytes(executor: ExecutorSnapshot) -> float:
+    shards = 0 if executor.shard_load is None else len(executor.shard_load)
+    if not shards:
+        return float(executor.state_bytes)
+    busy = executor.throughput / executor.service_rate if executor.service_rate else 0.0
+    return executor.state_bytes + BYTES_PER_SECOND * (MOVE_SECONDS * shards + BUSY_PAUSE * busy)
 
 
 def _column(cores: Mapping[int, int]) -> Mapping[int, int]:
