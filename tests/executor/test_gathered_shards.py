@@ -108,6 +108,16 @@ def test_new_tasks_get_no_shards_while_those_of_the_node_are_enough():
     assert shards_of(executor) == {0: SHARDS // 2, 1: 0, 2: 0, 3: SHARDS // 2}
 
 
+@pytest.mark.parametrize(("computing", "spread"), [(0.05, [2, 2, 2, 2]), (0.8, [0, 0, 0, SHARDS])])
+def test_logic_seen_to_wait_in_one_task_spreads_over_the_cores_of_another_node(computing, spread):
+    executor = make({HOME: 1}, most=1)
+    executor.cores.gathering = Gathering(1)
+    executor.handle(events.BalanceDue(computing), 0.5)
+    executor.handle(events.SetCores({OTHER: 4}), 0.6)
+    owned = shards_of(balanced(executor))
+    assert sorted(owned[number] for number in range(1, 5)) == spread
+
+
 def test_another_task_gets_the_shards_of_one_that_drains():
     executor = make({HOME: 2}, most=1)
     executor.routes.tasks[0].busy.add(0.5, 0.9)
