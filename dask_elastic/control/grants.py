@@ -22,7 +22,6 @@ AWAY = 0.75
 """Factor on the data intensity of an executor that has remote cores, so that noise around the threshold does not move
 its cores back and forth."""
 
-
 BYTES_PER_SECOND = 125e6
 """Bytes of state that travel per second between nodes: 1 Gbit/s, as in the papers."""
 
