@@ -200,7 +200,7 @@ class JobModel:
         queues = Queues.of([job.executors[i] for i in known], _entering(job))
         if not queues.arrival.any():
             return None
-        held, working = _held(job), _working(job.executors)
+        held, working = job.total_cores, _working(job.executors)
         # Those that do not speed an executor up are among the cores that it has now.
         working = np.where(cores > held, cores - held + working, np.minimum(cores, working))
         return self._calibration.hop + self._calibration.error * queues.latency(working[known])
@@ -212,15 +212,12 @@ class JobModel:
 
     def learn(self, job: JobSnapshot, now: float) -> None:
         """Update overloads and source lag; calibrate the model unless an overload or core change was recent."""
-        before = set(self._overloaded)
-        self._overloaded = tuple(
-            index
-            for index, executor in enumerate(job.executors)
-            if overloaded(executor, self._settings, before=index in before)
-        )
+        before = np.zeros(len(job.executors), dtype=np.bool_)
+        before[[index for index in self._overloaded if index < len(before)]] = True
+        self._overloaded = tuple(np.flatnonzero(overloaded(job, self._settings, before)).tolist())
         sojourn = _sojourn(job)
         self._lag.add(None if job.latency is None or sojourn is None else job.latency - sojourn, now)
-        cores = tuple(executor.total_cores for executor in job.executors)
+        cores = tuple(job.total_cores.tolist())
         if self._overloaded or cores != self._cores:
             self._cores, self._disturbed = cores, now
         if now - self._disturbed >= CALM:
@@ -288,12 +285,12 @@ class JobModel:
 
     def _remember(self, job: JobSnapshot, now: float, indices: tuple[int, ...], needed: Cores) -> None:
         """Record the cores needed; for executors that are not modelled, the cores held."""
-        needs = _held(job)
+        needs = job.total_cores.copy()
         needs[list(indices)] = needed
         self._hysteresis.add(now, needs)
 
     def _most(self, job: JobSnapshot, now: float, indices: tuple[int, ...], seconds: float | None = None) -> Cores:
-        most: Cores = self._hysteresis.most(now, _held(job), seconds)[list(indices)]
+        most: Cores = self._hysteresis.most(now, job.total_cores, seconds)[list(indices)]
         return most
 
     def _keep(
@@ -324,10 +321,6 @@ class JobModel:
         if can_relieve:
             return int(current.sum()) < available
         return wanted.feasible and int(wanted.cores.sum()) <= available
-
-
-def _held(job: JobSnapshot) -> Cores:
-    return np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
 
 
 def _working(executors: Sequence[ExecutorSnapshot]) -> Cores:

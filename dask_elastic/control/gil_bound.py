@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.overload import overloaded
@@ -61,6 +63,8 @@ class _Experiment:
     """Throughput of one executor while its cores stay unchanged, and of the period before they changed."""
 
     cores: CoresByAddress
+    # The same by the numbers of nodes in the last snapshot; None if nodes have other numbers now.
+    held: Mapping[int, int] | None
     since: float
     overloaded_at: float
     is_overloaded: bool = False
@@ -91,6 +95,7 @@ class GilBound:
         self._findings: dict[tuple[JobKey, str], _Finding] = {}
         # Those that executors have measured themselves.
         self._reported: set[tuple[JobKey, str]] = set()
+        self._addresses: tuple[str, ...] = ()
 
     def observe(self, snapshot: Snapshot) -> None:
         """Add the measurements of a snapshot; call this once per snapshot.
@@ -107,13 +112,26 @@ class GilBound:
             for key, finding in self._findings.items()
             if key[0] in jobs and snapshot.now - finding.since < self._settings.bound_for
         }
-        addresses = [node.address for node in snapshot.nodes]
+        addresses = tuple(node.address for node in snapshot.nodes)
+        if addresses != self._addresses:
+            self._addresses = addresses
+            for known in self._experiments.values():
+                for experiment in known.values():
+                    experiment.held = None
         for job in snapshot.jobs:
             of = job_key(job)
             known = self._experiments.setdefault(of, {})
-            for executor in job.executors:
-                cores = {addresses[node]: count for node, count in executor.cores.items()}
-                self._watch(of, known, executor, cores, snapshot.now)
+            experiments = [self._experiment(known, executor, addresses, snapshot.now) for executor in job.executors]
+            before = np.array([experiment.is_overloaded for experiment in experiments], dtype=np.bool_)
+            overloads = overloaded(job, self._settings, before).tolist()
+            skewed = (job.heaviest_shards * job.total_cores > SKEWED).tolist()
+            for executor, experiment, is_overloaded, is_skewed in zip(
+                job.executors, experiments, overloads, skewed, strict=True
+            ):
+                if is_overloaded:
+                    self._measure(of, executor, experiment, is_skewed, snapshot.now)
+                else:
+                    self._rest(experiment, snapshot.now)
         self._take_reports(snapshot)
 
     def _take_reports(self, snapshot: Snapshot) -> None:
@@ -200,35 +218,39 @@ class GilBound:
         achieved = executor.throughput / _mean(experiment.before.rates) - 1
         return achieved < VISIBLE * expected
 
-    def _watch(
-        self,
-        job: JobKey,
-        known: dict[ExecutorId, _Experiment],
-        executor: ExecutorSnapshot,
-        cores: CoresByAddress,
-        now: float,
-    ) -> None:
+    def _experiment(
+        self, known: dict[ExecutorId, _Experiment], executor: ExecutorSnapshot, addresses: Sequence[str], now: float
+    ) -> _Experiment:
+        """Return the experiment of an executor; a new one if its cores have changed."""
         experiment = known.get(executor.executor)
+        if experiment is not None and experiment.held == executor.cores:
+            return experiment
+        cores = {addresses[node]: count for node, count in executor.cores.items()}
         if experiment is None:
-            known[executor.executor] = experiment = _Experiment(cores, now - self._settings.settle, now)
+            known[executor.executor] = experiment = _Experiment(cores, executor.cores, now - self._settings.settle, now)
         elif experiment.cores != cores:
             before = experiment if experiment.rates else experiment.before
             known[executor.executor] = experiment = _Experiment(
-                cores, now, experiment.overloaded_at, experiment.is_overloaded, before=before
+                cores, executor.cores, now, experiment.overloaded_at, experiment.is_overloaded, before=before
             )
             if before is not None:
                 before.before = None
-        if overloaded(executor, self._settings, before=experiment.is_overloaded):
-            experiment.overloaded_at, experiment.is_overloaded = now, True
-        elif now - experiment.overloaded_at > self._settings.settle:
+        experiment.held = executor.cores
+        return experiment
+
+    def _rest(self, experiment: _Experiment, now: float) -> None:
+        """Note that an executor is not overloaded."""
+        experiment.is_overloaded = False
+        if now - experiment.overloaded_at > self._settings.settle:
             # Throughput now equals arrivals, and earlier throughput cannot be compared with that under a later load.
-            experiment.is_overloaded, experiment.before = False, None
+            experiment.before = None
             experiment.rates.clear()
-            return
-        else:
-            experiment.is_overloaded = False
-            return
-        skewed = executor.heaviest_shard * executor.total_cores > SKEWED
+
+    def _measure(
+        self, job: JobKey, executor: ExecutorSnapshot, experiment: _Experiment, skewed: bool, now: float
+    ) -> None:
+        """Note the throughput of an executor that is overloaded."""
+        experiment.overloaded_at, experiment.is_overloaded = now, True
         if now - experiment.since >= self._settings.settle and not skewed:
             experiment.rates.append(executor.throughput)
             if experiment.before is not None and len(experiment.rates) > 1:

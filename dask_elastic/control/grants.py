@@ -169,8 +169,12 @@ def proposed_changes(
 
 def _moved(before: Mapping[int, int], after: Mapping[int, int], state_bytes: int) -> float:
     """Return the bytes of an executor's state that leave their node, if state is spread evenly over cores."""
-    old, new = sum(before.values()), max(sum(after.values()), 1)
-    return float(sum(max(count / old - after.get(node, 0) / new, 0.0) for node, count in before.items()) * state_bytes)
+    old, new, moved = sum(before.values()), max(sum(after.values()), 1), 0.0
+    for node, count in before.items():
+        left = count / old - after.get(node, 0) / new
+        if left > 0:
+            moved += left
+    return moved * state_bytes
 
 
 def core_change(change: ProposedChange) -> CoreChange:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heappop, heappush
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,11 @@ class ProposedChange:
         State that leaves its node.
     urgent : bool
         Whether the change is exempt from the cooldown.
+
+    Attributes
+    ----------
+    taken : mapping of int to int
+        Cores that it takes on nodes; negative where it releases some.
     """
 
     key: ExecutorKey
@@ -52,11 +57,17 @@ class ProposedChange:
     moved_bytes: float
     urgent: bool
 
-    @cached_property
-    def taken(self) -> dict[int, int]:
-        """Cores that it takes on nodes; negative where it releases some."""
-        counts = {node: self.after.get(node, 0) - self.before.get(node, 0) for node in {**self.before, **self.after}}
-        return {node: cores for node, cores in counts.items() if cores}
+    # Set on each instance; not a field, since it follows from the others.
+    taken: ClassVar[dict[int, int]]
+
+    def __post_init__(self) -> None:
+        taken = dict(self.after)
+        for node, cores in self.before.items():
+            if (more := taken.get(node, 0) - cores) != 0:
+                taken[node] = more
+            else:
+                del taken[node]
+        object.__setattr__(self, "taken", taken)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ Not done
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -144,7 +143,7 @@ class ControlLoop:
             job_plan.job.name: Preview(
                 job_plan,
                 outlook[job_plan.job.name],
-                loop._state(job_plan.job).model.predicted(job_plan.job, _held(job_plan.job)),
+                loop._state(job_plan.job).model.predicted(job_plan.job, job_plan.job.total_cores),
                 loop._limits(job_plan.job),
                 loop._writer.reason(job_plan, loop._limits(job_plan.job), snapshot),
                 loop._state(job_plan.job).model.patience,
@@ -171,7 +170,7 @@ class ControlLoop:
         loop._update_states(snapshot)
         model = loop._state(job).model
         model.learn(next(one for one in snapshot.jobs if job_key(one) == job_key(job)), snapshot.now)
-        return model.predicted(job, _held(job))
+        return model.predicted(job, job.total_cores)
 
     def _plan(self, snapshot: Snapshot) -> tuple[list[JobPlan], Admission, dict[str, Outlook]]:
         """Decide on a snapshot, without writing decisions."""
@@ -278,17 +277,16 @@ class ControlLoop:
     def _most(self, job: JobSnapshot, snapshot: Snapshot) -> Cores:
         """Return how many cores can speed each executor up, limited by the GIL, its shards, and unconfirmed growth."""
         slots, bound = usable(snapshot.nodes), self._limits(job)
-        per_node = {name: int(np.minimum(slots, most).sum()) for name, most in bound.items()}
-        doubted = self._bound.in_doubt(job, snapshot.now)
-        found = []
-        for executor in job.executors:
-            most = per_node.get(executor.executor.component, NO_LIMIT) if per_node else NO_LIMIT
-            if executor.total_cores > 1 and (part := executor.heaviest_shard) > 0:
-                most = min(most, math.ceil(1 / part) + 1)
-            if doubted and executor.executor in doubted:
-                most = min(most, executor.total_cores)
-            found.append(max(most, 1))
-        return np.array(found, np.int64)
+        held, most = job.total_cores, np.full(len(job.executors), NO_LIMIT, dtype=np.int64)
+        if bound:
+            per_node = {name: int(np.minimum(slots, limit).sum()) for name, limit in bound.items()}
+            most[:] = [per_node.get(executor.executor.component, NO_LIMIT) for executor in job.executors]
+        skewed = (held > 1) & (job.heaviest_shards > 0)
+        most[skewed] = np.minimum(most[skewed], np.ceil(1 / job.heaviest_shards[skewed]).astype(np.int64) + 1)
+        if doubted := self._bound.in_doubt(job, snapshot.now):
+            unsure = np.array([executor.executor in doubted for executor in job.executors])
+            most[unsure] = np.minimum(most[unsure], held[unsure])
+        return np.maximum(most, 1)
 
     def _grants(self, job_plan: JobPlan, movable: Sequence[int], now: float) -> list[Grant]:
         self._pause()
@@ -323,7 +321,7 @@ class ControlLoop:
         """Return the prediction for a static job, for which nothing is planned."""
         model = self._state(job).model
         model.learn(job, now)
-        return Outlook(model.predicted(job, _held(job)), bound=self._bound.operators(job))
+        return Outlook(model.predicted(job, job.total_cores), bound=self._bound.operators(job))
 
     def _limits(self, job: JobSnapshot) -> dict[str, int]:
         """Return the GIL-bound operators of a job, and how many cores per node speed them up."""
@@ -333,10 +331,6 @@ class ControlLoop:
             if most is not None:
                 found[name] = most
         return found
-
-
-def _held(job: JobSnapshot) -> Cores:
-    return np.array([executor.total_cores for executor in job.executors], dtype=np.int64)
 
 
 def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tuple[Cores, dict[str, list[int]]]:

@@ -8,8 +8,11 @@ caused by a slow downstream operator; busy cores alone may be just sufficient.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dask_elastic.control.settings import ControlSettings
-from dask_elastic.vocab.snapshot import ExecutorSnapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
 
 def utilisation(executor: ExecutorSnapshot) -> float:
@@ -52,24 +55,29 @@ def backlog_seconds(executor: ExecutorSnapshot) -> float:
     return executor.queue / capacity if capacity > 0 else 0.0
 
 
-def overloaded(executor: ExecutorSnapshot, settings: ControlSettings, before: bool = False) -> bool:
-    """Return whether an executor's cores are busy and a backlog waits.
+def overloaded(job: JobSnapshot, settings: ControlSettings, before: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether the cores of each executor of a job are busy and a backlog waits.
 
     Parameters
     ----------
-    executor : ExecutorSnapshot
-        The executor's measurements.
+    job : JobSnapshot
+        The job's measurements.
     settings : ControlSettings
         `saturation` and `backlog` are used.
-    before : bool
-        Whether it was overloaded in the previous snapshot; half of the backlog suffices then, since queues fluctuate.
+    before : array of bool
+        Whether each executor was overloaded in the previous snapshot; half of the backlog suffices then, since queues
+        fluctuate.
 
     Returns
     -------
-    bool
-        Whether it is overloaded.
+    array of bool
+        Whether each executor is overloaded.
     """
-    capacity = (executor.service_rate or 0.0) * executor.working_cores
-    if capacity <= 0 or executor.throughput / capacity < settings.saturation:
-        return False
-    return executor.queue / capacity >= (settings.backlog / 2 if before else settings.backlog)
+    executors = job.executors
+    service = np.array([executor.service_rate or 0.0 for executor in executors], dtype=np.float64)
+    capacity = service * np.array([executor.working_cores for executor in executors], dtype=np.int64)
+    known = np.where(capacity > 0, capacity, np.inf)
+    busy = np.array([executor.throughput for executor in executors]) / known
+    backlog = np.array([executor.queue for executor in executors]) / known
+    waits = backlog >= np.where(before, settings.backlog / 2, settings.backlog)
+    return (capacity > 0) & (busy >= settings.saturation) & waits

@@ -325,6 +325,26 @@ class JobSnapshot:
     strategies: Mapping[str, str] = field(default_factory=dict)
     group_moves: tuple[EndedGroupMove, ...] = ()
 
+    @cached_property
+    def total_cores(self) -> NDArray[np.int64]:
+        """Cores of each executor on all nodes."""
+        return np.array([executor.total_cores for executor in self.executors], dtype=np.int64)
+
+    @cached_property
+    def heaviest_shards(self) -> NDArray[np.float64]:
+        """The fraction of its load that the most loaded shard of each executor carries, as `heaviest_shard` of each."""
+        found = np.zeros(len(self.executors))
+        loads = [
+            (i, e.shard_load) for i, e in enumerate(self.executors) if e.shard_load is not None and len(e.shard_load)
+        ]
+        if loads:
+            indices, arrays = zip(*loads, strict=True)
+            flat, first = np.concatenate(arrays), np.cumsum([0, *map(len, arrays[:-1])])
+            total = np.add.reduceat(flat, first)
+            heaviest = np.maximum.reduceat(flat, first)
+            found[list(indices)] = np.divide(heaviest, total, out=np.zeros(len(total)), where=total > 0)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:

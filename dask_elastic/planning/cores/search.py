@@ -90,11 +90,12 @@ class CoreSearch:
 
     def _losses(self, node: int, forced: bool = False) -> list[tuple[float, int]]:
         """Return executors that may give a core on a node, with the state moved; if forced, also those left short."""
-        return [
-            (self._if(j, _NONE if self._spare[j] > 0 else _ELSEWHERE, node) - self._costs[j], j)
-            for j in self._members[node]
-            if self._spare[j] > 0 or (forced and not self._intensive[j])
-        ]
+        spare = self._spare
+        found = [(self._without(j, node) - self._costs[j], j) for j in self._members[node] if spare[j] > 0]
+        if forced:
+            short = (j for j in self._members[node] if spare[j] <= 0 and not self._intensive[j])
+            found += [(self._if(j, _ELSEWHERE, node) - self._costs[j], j) for j in short]
+        return found
 
     def _fill(self) -> None:
         """Give cores to those that have too few, data-intensive ones first."""
@@ -113,7 +114,7 @@ class CoreSearch:
         """Return what it costs to take each core an executor can spare, valid until the executor's version changes."""
         cost, version = self._costs[executor], self._version[executor]
         nodes = self._columns[executor] if self._spare[executor] > 0 else ()
-        return [(self._if(executor, _NONE, node) - cost, executor, node, version) for node in nodes]
+        return [(self._without(executor, node) - cost, executor, node, version) for node in nodes]
 
     def _cheapest(self, executor: int) -> tuple[int, int]:
         """Return node and donor, or `_NONE`, of the core that moves the least state."""
@@ -175,6 +176,16 @@ class CoreSearch:
         while self._vacant and self._free[self._vacant[-1]] <= 0:
             self._vacant.pop()
         return self._vacant[-1] if self._vacant else _NONE
+
+    def _without(self, executor: int, node: int) -> float:
+        """Return the state that an executor moves when it has a core less on a node."""
+        if executor in self._touched:
+            return self._if(executor, _NONE, node)
+        # No state moves yet, and then only from this node.
+        total = self._totals[executor]
+        if total <= 1:
+            return self._state[executor]
+        return self._state[executor] * (total - self._columns[executor][node]) / (total * (total - 1))
 
     def _if(self, executor: int, add: int, drop: int) -> float:
         """Return the state that an executor moves when it has a core more on one node and a core less on another."""
