@@ -151,7 +151,7 @@ def _plan(
     if kind == "sequence":
         following = [max(row, key=lambda after: (row[after], -after)) for row in (matrix.get(nodes, {}),) if row]
         counts = [nodes, *following]
-        taus = [_tau(loads, count, settings) for count in counts]
+        taus = [tau if count == nodes else _tau(loads, count, settings) for count in counts]
         if following and all(
             listable(loads, *step, allow_empty=True, most=MOST_PARTITIONINGS) for step in zip(counts, taus, strict=True)
         ):
@@ -192,11 +192,10 @@ def _loads(weight: Floats) -> Floats:
 
 def _intervals(current: Ints, bins: int) -> Ints | None:
     """Return the interval of each bin; None if the groups of a bin are not consecutive."""
+    first = np.flatnonzero(np.append(True, current[1:] != current[:-1]))
+    bin = current[first]
+    if (bin < 0).any() or len(np.unique(bin)) < len(bin):
+        return None
     found = np.zeros((bins, 2), dtype=np.int64)
-    for bin in range(bins):
-        members = np.flatnonzero(current == bin)
-        if len(members):
-            found[bin] = members[0], members[-1] + 1
-            if members[-1] + 1 - members[0] != len(members):
-                return None
-    return found if (current >= 0).all() else None
+    found[bin] = np.column_stack([first, np.append(first[1:], len(current))])
+    return found

@@ -243,11 +243,11 @@ def checked_tau(tau: float) -> float:
 
 def _greatest(load: Floats, ends: Ints) -> float:
     """Return the load of the heaviest interval if each is as long as possible."""
-    greatest, start = 0.0, 0
+    furthest, starts, start = ends.tolist(), [], 0
     while start < len(load):
-        greatest = max(greatest, float(load[start : ends[start]].sum()))
-        start = int(ends[start])
-    return greatest
+        starts.append(start)
+        start = furthest[start]
+    return float(np.add.reduceat(load, starts).max()) if starts else 0.0
 
 
 def _enough(load: Floats, nodes: int) -> str:

@@ -18,6 +18,7 @@ of intervals; see `dask_elastic.planning.intervals.kept_state`.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,16 +185,15 @@ def _traced(steps: _Steps, table: _Table) -> Ints:
     """Return the bounds that lead to the last value of a table."""
     count, row, end = table.nodes, ANY, table.tasks
     bounds = [end]
-    segments = np.append(steps.first, len(steps.start))
+    spans = dict(zip(steps.ends.tolist(), itertools.pairwise([*steps.first.tolist(), len(steps.start)]), strict=True))
     while end > 0:
-        segment = int(np.searchsorted(steps.ends, end))
-        span = slice(segments[segment], segments[segment + 1])
+        span = slice(*spans[end])
         options = table.options(count, steps.start[span]) + steps.keeps[row, :, span]
-        at = int(np.argmax(options))
+        at = int(options.argmax())
         # A value that fewer intervals reach too is taken from there.
-        if options.flat[at] == table.value(count, row, end):
+        if options.item(at) == table.value(count, row, end):
             row, place = divmod(at, options.shape[1])
-            end = int(steps.start[span][place])
+            end = int(steps.start[span.start + place])
             bounds.append(end)
         count -= 1
     return np.array(bounds[::-1], dtype=np.int64)
