@@ -83,7 +83,7 @@ def _row(operator: Compute, schema: pa.Schema, key: Sequence[Any]) -> pa.RecordB
     for name, value in zip(operator.keys, key, strict=True):
         try:
             columns.append(listed_array([value], schema.field(name).type))
-        except (pa.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             kind = schema.field(name).type
             raise StateError(f"key column {name!r} of {operator.name!r} is {kind}, which {value!r} is not") from error
     return pa.RecordBatch.from_arrays(columns, names=list(operator.keys))

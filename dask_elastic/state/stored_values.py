@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import cloudpickle
@@ -14,7 +15,7 @@ from dask_elastic.topology.aggregates.operand import storage, stored, validity
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
 from dask_elastic.topology.state_kind import Element
 from dask_elastic.vocab.arrow_arrays import array_of
-from dask_elastic.vocab.listed_arrays import listed_array
+from dask_elastic.vocab.listed_arrays import check_truncation, listed_array
 
 Values = npt.NDArray[Any]
 Known = npt.NDArray[np.bool_]
@@ -145,8 +146,14 @@ def to_array(values: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_integer(kind) and isinstance(values, list | tuple) and not all(map(_is_whole, values)):
         # From a list Arrow would truncate floats silently; from an array it refuses to.
         values = listed_array(values)
+    if isinstance(values, list | tuple):
+        return listed_array(list(values), kind)
     if not isinstance(values, pa.Array):
-        return listed_array(values, kind) if type(values) is list else pa.array(values, type=kind)
+        made = pa.array(values, type=kind)
+        if getattr(values, "dtype", None) == np.dtype(object):
+            known = made.is_valid().to_pylist()
+            check_truncation([value for value, is_known in zip(values, known, strict=True) if is_known], kind)
+        return made
     # A cast takes longer than all other steps of storing a few values, even if it changes nothing.
     return values if values.type == kind else values.cast(kind)
 
@@ -229,7 +236,7 @@ def filled(values: Values, missing: Known, default: object) -> Values:
         for place in np.flatnonzero(missing):
             values[place] = private_copy(default)
     elif missing.any():
-        if values.dtype.kind in "iub" and isinstance(default, float) and not default.is_integer():
+        if values.dtype.kind in "iub" and isinstance(default, float | np.floating | Decimal) and default % 1:
             values = values.astype(np.float64)
         values[missing] = default
     return values

@@ -104,6 +104,9 @@ class ValueColumn:
             )
         if none_is_null and new.dtype == object:
             known &= np.array([value is not None for value in new], np.bool_)
+        if where is None and not isinstance(values, list | tuple | pa.Array | pa.ChunkedArray):
+            # Stored after the function has returned, which may use its array for something else until then.
+            new = new.copy()
         columns: list[Column] = [new, known]
         if self.kind.ttl is not None:
             columns.append(self._until() if until is None else until)

@@ -112,6 +112,8 @@ def run(
     ------
     TopologyError
         If the topology cannot run, `executors` is below 1, or the value of an input is not rows.
+    TypeError
+        If `topology` is none.
     SubmitError
         If `on_error` is neither "fail" nor "skip".
     UnknownOperator
@@ -138,6 +140,8 @@ def run(
     >>> sorted(result.outputs["results"].to_pylist(), key=lambda row: row["plane"])
     [{'plane': 'a', 'worst': 5}, {'plane': 'b', 'worst': 7}]
     """
+    if not isinstance(topology, Topology):
+        raise TypeError(f"run takes a Topology, not {type(topology).__name__}")
     if on_error not in ("fail", "skip"):
         raise SubmitError(f'on_error is {on_error!r}; give "fail" or "skip".')
     if executors is not None and executors < 1:

@@ -6,9 +6,11 @@ which rows wait and other threads get little of the interpreter.
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from types import NoneType
 from typing import Any
 
@@ -29,12 +31,13 @@ _NUMBERS: dict[Any, dict[int, np.dtype[Any]]] = {
 }
 """Types of NumPy that hold objects of Python without loss, or raise an error, by the ids of Arrow's."""
 
-_INTEGERS = frozenset(_NUMBERS[int])
-
 _OFFSETS: dict[Any, dict[int, type]] = {
     str: {pa.string().id: np.int32, pa.large_string().id: np.int64},
     bytes: {pa.binary().id: np.int32, pa.large_binary().id: np.int64},
 }
+
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType | None = None) -> pa.Array:
@@ -58,8 +61,8 @@ def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     Raises
     ------
     ArrowException, TypeError, ValueError, OverflowError
-        Those of `pyarrow.array`, if an object does not fit the type; also if it is a number with a fraction, and the
-        type is one of integers, where `pyarrow.array` truncates.
+        Those of `pyarrow.array`, if an object does not fit the type; also where `pyarrow.array` truncates: a number
+        with a fraction as an integer, a time in a coarser unit.
 
     Examples
     --------
@@ -72,8 +75,8 @@ def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     if plain is not None:
         return plain
     made = pa.array(values, type_)
-    if type_ is not None and type_.id in _INTEGERS:
-        _check_whole(values, type_)
+    if type_ is not None:
+        check_truncation(values, type_)
     return made
 
 
@@ -143,15 +146,6 @@ def _column(values: Any) -> Any:
     return array_of(values.copy()) if is_plain and values.dtype.kind in "biuf" else values
 
 
-def _check_whole(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType) -> None:
-    """Raise if a number has a fraction; Arrow has accepted all of them as integers."""
-    if set(map(type, values)) <= {int, NoneType}:
-        return
-    for value in values:
-        if isinstance(value, float | np.floating | Decimal) and value % 1:
-            raise pa.ArrowInvalid(f"{value!r} has a fraction, and would be truncated as {type_}")
-
-
 def _plain_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType | None) -> pa.Array | None:
     """Return objects of one frequent type as an array; None for others."""
     kinds = set(map(type, values))
@@ -199,3 +193,96 @@ def _of_texts(
 
 def _bytes_of(text: str) -> int:
     return len(text.encode())
+
+
+def check_truncation(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType) -> None:
+    """Raise if a type cannot hold an object as it is; Arrow has accepted all of them.
+
+    Parameters
+    ----------
+    values : sequence
+        Objects of Python or NumPy; None is null.
+    type_ : DataType
+        The type, of integers or times, or a nested one of these. Values of any other type pass.
+
+    Raises
+    ------
+    ArrowInvalid
+        Names the first value that would be truncated.
+
+    Examples
+    --------
+    >>> check_truncation([1, 2.0, None], pa.int64())
+    >>> check_truncation([[datetime.time(1, 2, 3)]], pa.list_(pa.time32("s")))
+    >>> check_truncation([[1.5]], pa.list_(pa.int64()))
+    Traceback (most recent call last):
+        ...
+    pyarrow.lib.ArrowInvalid: 1.5 has a fraction, and would be truncated as int64
+    """
+    if not _truncates(type_):
+        return
+    if pa.types.is_nested(type_):
+        _check_nested([value for value in values if value is not None], type_)
+        return
+    if set(map(type, values)) <= _kept(type_):
+        return
+    for value in values:
+        if value != value:  # not a number, or no time
+            continue
+        if isinstance(value, float | np.floating | Decimal) and value % 1:
+            raise pa.ArrowInvalid(f"{value!r} has a fraction, and would be truncated as {type_}")
+        if not pa.types.is_integer(type_) and _nanoseconds(value) % _NANOSECONDS[type_.unit]:
+            raise pa.ArrowInvalid(f"{value!r} is not a whole number of units of {type_}, and would be truncated")
+
+
+def _check_nested(values: list[Any], type_: pa.DataType) -> None:
+    if pa.types.is_struct(type_):
+        rows = [value if isinstance(value, Mapping) else dict(value) for value in values]
+        for field in type_:
+            check_truncation([row.get(field.name) for row in rows], field.type)
+    elif pa.types.is_map(type_):
+        pairs = [pair for value in values for pair in (value.items() if isinstance(value, Mapping) else value)]
+        keys, items = zip(*pairs, strict=True) if pairs else ((), ())
+        check_truncation(keys, type_.key_type)
+        check_truncation(items, type_.item_type)
+    else:
+        for value in values:
+            check_truncation(value.to_pylist() if isinstance(value, pa.Array) else value, type_.value_type)
+
+
+@lru_cache(maxsize=1024)
+def _truncates(type_: pa.DataType) -> bool:
+    """Whether Arrow may truncate objects of Python as values of a type."""
+    types = pa.types
+    if types.is_struct(type_):
+        return any(_truncates(field.type) for field in type_)
+    if types.is_map(type_):
+        return _truncates(type_.key_type) or _truncates(type_.item_type)
+    if types.is_nested(type_):
+        return not types.is_union(type_) and hasattr(type_, "value_type") and _truncates(type_.value_type)
+    # A time as a date is its day.
+    is_time = types.is_timestamp(type_) or types.is_time(type_) or types.is_duration(type_)
+    return bool(types.is_integer(type_) or is_time)
+
+
+@lru_cache(maxsize=1024)
+def _kept(type_: pa.DataType) -> frozenset[type]:
+    """Return types of Python whose objects are never truncated as values of a type."""
+    whole = {int, bool, NoneType}
+    if not pa.types.is_integer(type_) and type_.unit in ("us", "ns"):
+        return frozenset({*whole, datetime.datetime, datetime.timedelta, datetime.time})
+    return frozenset(whole)
+
+
+def _nanoseconds(value: object) -> int:
+    """Return what a time has beyond its last whole day, in nanoseconds; 0 for all else.
+
+    That includes times of NumPy, which Arrow only takes in the unit of the type.
+    """
+    finer = int(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
+    if isinstance(value, datetime.timedelta):
+        return (value.seconds * 10**6 + value.microseconds) * 1_000 + finer
+    if isinstance(value, datetime.datetime | datetime.time):
+        seconds = (value.hour * 60 + value.minute) * 60 + value.second
+        return (seconds * 10**6 + value.microsecond) * 1_000 + finer
+    return 0

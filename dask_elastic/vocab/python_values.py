@@ -35,6 +35,9 @@ def python_columns(rows: pa.RecordBatch) -> list[list[Any]]:
 
 def _values(column: pa.Array, name: str) -> list[Any]:
     try:
+        if column.type == pa.time64("ns"):
+            # Python's times have microseconds; from an array, Arrow refuses to drop more.
+            column = column.cast(pa.time64("us"))
         values: list[Any] = column.to_pylist()
     # Arrow raises the former for durations and times, the latter for dates.
     except (OverflowError, ValueError) as error:

@@ -12,6 +12,7 @@ import pytest
 import dask_elastic as de
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
+from dask_elastic.vocab.errors import StateError
 
 RUN = {"timeout": 100, "progress": False}
 ROWS = pa.table({"k": np.arange(1_000) % 10, "word": [f"word-{n % 7}" for n in range(1_000)]})
@@ -118,6 +119,11 @@ def test_state_lookup_accepts_keys_of_any_shape(job):
     assert job.state("by_both").get((3, "word-3"))["n"] == 15
     assert job.state("by_both").get((None, None))["n"] == 1
     assert job.state("by_both").get((3, None)) is None
+    with pytest.raises(StateError, match=r"the key value 18446744073709551616 has more than 64 bits"):
+        job.state("by_k").get(2**64)
+    for other in (2.5, 2**63):
+        with pytest.raises(StateError, match=r"key column 'k' of 'by_k' is int64, which .* is not"):
+            job.state("by_k").get(other)
     assert job.state("by_k").to_arrow().column_names == ["k", "n"]
 
 

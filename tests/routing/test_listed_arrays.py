@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -108,3 +110,48 @@ def test_columns_keep_their_values_when_the_array_changes():
     table = table_of_columns({"a": numbers})
     numbers[0] = 9
     assert table.to_pydict() == {"a": [0, 1, 2]}
+
+
+HALF = dt.datetime(2020, 1, 1, 12, 0, 0, 500_000)
+TRUNCATED = [
+    (HALF, pa.timestamp("s")),
+    (dt.datetime(2020, 1, 1, microsecond=5), pa.timestamp("ms")),
+    (pd.Timestamp(1_000_000_005), pa.timestamp("us")),
+    (dt.timedelta(seconds=1.5), pa.duration("s")),
+    (pd.Timedelta(123), pa.duration("us")),
+    (dt.time(1, 2, 3, 4), pa.time32("ms")),
+    ([1, 2.5], pa.list_(pa.int64())),
+    (np.array([1.5]), pa.list_(pa.int64())),
+    ([[HALF]], pa.list_(pa.list_(pa.timestamp("s")))),
+    ({"a": 1, "b": 2.5}, pa.struct({"a": pa.int64(), "b": pa.int32()})),
+    ({"a": 2.5}, pa.map_(pa.string(), pa.int64())),
+    ([(dt.time(1, microsecond=1), 1)], pa.map_(pa.time32("s"), pa.int64())),
+]
+
+
+@pytest.mark.parametrize(("value", "type_"), TRUNCATED, ids=str)
+def test_what_a_type_cannot_hold_is_refused_and_not_truncated(value, type_):
+    with pytest.raises(pa.ArrowInvalid, match="would be truncated"):
+        listed_array([None, value], type_)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "kept"),
+    [
+        (HALF, pa.timestamp("ms"), HALF),
+        (HALF.replace(microsecond=0), pa.timestamp("s"), HALF.replace(microsecond=0)),
+        (dt.datetime(1960, 1, 1), pa.timestamp("s"), dt.datetime(1960, 1, 1)),
+        (HALF, pa.date32(), dt.date(2020, 1, 1)),
+        (pd.Timestamp(5_000), pa.timestamp("us"), dt.datetime(1970, 1, 1, microsecond=5)),
+        (np.timedelta64(-5, "s"), pa.duration("s"), dt.timedelta(seconds=-5)),
+        (dt.time(1, 2, 3), pa.time32("s"), dt.time(1, 2, 3)),
+        (5, pa.timestamp("s"), dt.datetime(1970, 1, 1, second=5)),
+        ([1.0, None], pa.list_(pa.int64()), [1, None]),
+        (np.array([3.0]), pa.list_(pa.int8()), [3]),
+        ({"a": 2}, pa.map_(pa.string(), pa.int64()), [("a", 2)]),
+        ({"a": None}, pa.struct({"a": pa.int64()}), {"a": None}),
+    ],
+    ids=str,
+)
+def test_what_a_type_holds_is_kept(value, type_, kept):
+    assert listed_array([None, value], type_).to_pylist() == [None, kept]

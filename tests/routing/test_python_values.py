@@ -59,3 +59,12 @@ def test_rows_with_such_values_are_skipped():
     assert found.outputs["out"].num_rows == 2
     (letters,) = found.dead_letters.values()
     assert letters["plane"].to_pylist() == ["b"]
+
+
+def test_nanoseconds_of_times_of_day_are_refused_and_not_dropped():
+    values = pa.array([1_000, 1_001, 1_002], pa.time64("ns"))
+    for logic, key in ((de.per_row(per_row), "plane"), (de.per_key(per_key), "value")):
+        with pytest.raises(UserCodeError, match=r"column 'value': Python has no object for one of its values of type "):
+            run(topology_of(logic, key, values))
+    whole = pa.array([1_000, 2_000, 3_000], pa.time64("ns"))
+    assert run(topology_of(de.per_key(per_key), "value", whole)).outputs["out"].num_rows == 3

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -160,3 +161,34 @@ def test_state_view_misused_get_or_where_raises(bench: Bench) -> None:
         view.set("seen", [1, 2], where=np.array([1, 0]))
     with pytest.raises(StateError, match="default 'x'"):
         view.get("seen", default="x")
+
+
+def test_value_that_is_set_is_a_copy_of_the_given_array(bench: Bench) -> None:
+    for kind, change in (("float64", 7.5), ("int64", 7), ("datetime64[us]", np.timedelta64(7, "s"))):
+        name = {"float64": "last", "int64": "seen", "datetime64[us]": "when"}[kind]
+        view = bench.view()
+        given = np.zeros(len(view), kind)
+        view.set(name, given)
+        before = view.get(name).tolist()
+        given += change
+        assert view.get(name).tolist() == before
+        series = pd.Series(np.zeros(len(view), kind))
+        view.set(name, series)
+        series += change
+        assert view.get(name).tolist() == before
+
+
+@pytest.mark.parametrize("made", [lambda x: np.array(x, object), lambda x: pd.Series(x, dtype=object), tuple, list])
+def test_fraction_is_no_integer_in_any_sequence(bench: Bench, made) -> None:
+    with pytest.raises(StateError, match=r"truncated|data loss"):
+        bench.view().set("seen", made([1, 2.5, 3]))
+    with pytest.raises(StateError, match=r"truncated|data loss"):
+        bench.view().set("seen", made([1, Decimal("2.5"), None]))
+    view = bench.view()
+    view.set("seen", made([1, None, 3.0]))
+    assert view.get("seen", 0).tolist() == [1, 0, 3]
+
+
+@pytest.mark.parametrize("default", [0.5, np.float32(0.5), Decimal("0.5")])
+def test_default_with_a_fraction_is_kept(bench: Bench, default) -> None:
+    assert bench.view().get("seen", default).tolist() == [0.5, 0.5, 0.5]

@@ -235,3 +235,8 @@ def test_text_of_any_encoding_works_as_key_and_value(encoded):
     plain, other = (sorted(table.to_pylist(), key=lambda row: row["plane"]) for table in found)
     assert plain == other
     assert [row["flights"] for row in plain] == [3, 2, 1]
+
+
+def test_what_is_no_topology_is_refused():
+    with pytest.raises(TypeError, match=r"run takes a Topology, not dict"):
+        run({})

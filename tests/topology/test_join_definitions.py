@@ -231,3 +231,11 @@ def test_resumed_job_keeps_the_state_of_the_same_join_only():
     left, _ = keyed()
     counted = left.compute({"rows": de.aggregate.Count()}, name="rows").topology.operator("rows")
     assert _changed_join(counted, before) == "that of another operator before, of inner join from -1h to 1h now"
+
+
+@pytest.mark.parametrize("within", ["100ns", ("0s", "1500ns"), 1e-7])
+def test_bound_that_is_no_whole_number_of_microseconds_is_refused(within):
+    left, right = keyed()
+    with pytest.raises(TopologyError, match=r"within is .*; give whole microseconds, in which times are compared"):
+        left.join(right, within=within, name="paid")
+    left.join(right, within=("-1500us", 0.3), name="paid")

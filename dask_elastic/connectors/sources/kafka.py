@@ -50,7 +50,8 @@ class Kafka(ColumnSource):
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
     batch_rows : int, default 10_000
-        Largest number of rows in a batch. With a rate, a batch also holds at most 0.1 s of rows.
+        Largest number of rows that are read at once; with a rate, at most 0.1 s of rows. Batches that wait are joined,
+        so functions may get more.
     parallel : int, default 1
         Number of instances that read at the same time; more than partitions have nothing to read.
     options : mapping, optional

@@ -38,7 +38,8 @@ class Parquet(ColumnSource):
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
     batch_rows : int, default 65536
-        Largest number of rows in a batch. With a rate, a batch also holds at most 0.1 s of rows.
+        Largest number of rows that are read at once; with a rate, at most 0.1 s of rows. Batches that wait are joined,
+        so functions may get more.
     parallel : int, default 1
         Number of instances that read at the same time. Files are assigned to them round-robin; row groups, if there
         are fewer files than instances.

@@ -219,6 +219,12 @@ def rows_of_key(state: JobState, key: Sequence[Any]) -> pa.Table:
     StateError
         If the values are not of the types of the key columns, or too many or too few.
     """
+    for value in key:
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise StateError(
+                f"the key value {value!r} has more than 64 bits: no column of integers holds it. Give a Decimal for "
+                "a column of decimals"
+            )
     call = State(state._job, state.operator, tuple(key))
     parts = [read_table(part) for part in call_scheduler(state._client, call)]
     return pa.concat_tables(parts) if parts else pa.table({})

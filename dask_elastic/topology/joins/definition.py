@@ -249,7 +249,7 @@ def signed_microseconds(duration: object, where: str) -> int:
     Raises
     ------
     TopologyError
-        When it is no duration, or too long.
+        When it is no duration, too long, or not a whole number of microseconds.
 
     Examples
     --------
@@ -263,7 +263,10 @@ def signed_microseconds(duration: object, where: str) -> int:
     seconds = parse_duration(duration, where) * sign
     if not abs(seconds) < MOST / 1e6:
         raise TopologyError(f"{where} is {duration!r}; give a duration of at most 73,000 years.")
-    return round(seconds * 1e6)
+    found = round(seconds * 1e6)
+    if abs(found - seconds * 1e6) > 1e-3:
+        raise TopologyError(f"{where} is {duration!r}; give whole microseconds, in which times are compared.")
+    return found
 
 
 def check_window(window: object, where: str) -> EventWindow:
