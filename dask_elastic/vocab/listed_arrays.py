@@ -222,16 +222,16 @@ def check_truncation(values: Sequence[Any] | NDArray[np.object_], type_: pa.Data
     if not _truncates(type_):
         return
     if pa.types.is_nested(type_):
-        _check_nested([value for value in values if value is not None], type_)
+        _check_nested([value for value in values if hasattr(value, "__iter__")], type_)
         return
     if set(map(type, values)) <= _kept(type_):
         return
+    unit = 1 if pa.types.is_integer(type_) else _NANOSECONDS[type_.unit]
     for value in values:
-        if value != value:  # not a number, or no time
-            continue
-        if isinstance(value, float | np.floating | Decimal) and value % 1:
+        if isinstance(value, float | np.floating | Decimal) and value == value and value % 1:
             raise pa.ArrowInvalid(f"{value!r} has a fraction, and would be truncated as {type_}")
-        if not pa.types.is_integer(type_) and _nanoseconds(value) % _NANOSECONDS[type_.unit]:
+        # Of no time, all parts are not a number.
+        if _nanoseconds(value) % unit > 0:
             raise pa.ArrowInvalid(f"{value!r} is not a whole number of units of {type_}, and would be truncated")
 
 
@@ -274,15 +274,14 @@ def _kept(type_: pa.DataType) -> frozenset[type]:
     return frozenset(whole)
 
 
-def _nanoseconds(value: object) -> int:
+def _nanoseconds(value: object) -> float:
     """Return what a time has beyond its last whole day, in nanoseconds; 0 for all else.
 
     That includes times of NumPy, which Arrow only takes in the unit of the type.
     """
-    finer = int(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
     if isinstance(value, datetime.timedelta):
-        return (value.seconds * 10**6 + value.microseconds) * 1_000 + finer
+        return (value.seconds * 10**6 + value.microseconds) * 1_000 + getattr(value, "nanoseconds", 0)
     if isinstance(value, datetime.datetime | datetime.time):
         seconds = (value.hour * 60 + value.minute) * 60 + value.second
-        return (seconds * 10**6 + value.microsecond) * 1_000 + finer
+        return (seconds * 10**6 + value.microsecond) * 1_000 + getattr(value, "nanosecond", 0)
     return 0

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dask_elastic.vocab import listed_arrays
-from dask_elastic.vocab.listed_arrays import batch_of_dicts, listed_array, table_of_columns
+from dask_elastic.vocab.listed_arrays import batch_of_dicts, check_truncation, listed_array, table_of_columns
 
 OBJECTS = (
     st.none(), st.integers(-(2**65), 2**65), st.integers(-200, 300), st.floats(), st.booleans(),
@@ -155,3 +155,18 @@ def test_what_a_type_cannot_hold_is_refused_and_not_truncated(value, type_):
 )
 def test_what_a_type_holds_is_kept(value, type_, kept):
     assert listed_array([None, value], type_).to_pylist() == [None, kept]
+
+
+@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, float("nan")], ids=str)
+def test_missing_values_of_pandas_are_no_truncation(missing):
+    values = [missing, np.float32(2.0), dt.timedelta(seconds=1), pd.Timestamp(5_000_000_000), pd.Timedelta("1s")]
+    for type_ in (pa.int64(), pa.duration("s"), pa.timestamp("s"), pa.time32("s")):
+        check_truncation(values, type_)
+        check_truncation([missing, values], pa.list_(type_))
+        check_truncation([missing, {"a": missing}], pa.struct({"a": pa.list_(type_)}))
+
+
+@pytest.mark.parametrize("values", [[-0.5], [Decimal("-0.5")], [pd.NA, np.float32(1.5)]], ids=str)
+def test_truncation_towards_zero_is_found(values):
+    with pytest.raises(pa.ArrowInvalid, match="has a fraction"):
+        check_truncation(values, pa.int64())
