@@ -18,7 +18,7 @@ _UNITS = {
     "d": 86400.0, "day": 86400.0,
     "w": 604800.0, "week": 604800.0,
 }  # fmt: skip
-_WRITTEN = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)?\s*([a-z]*)")
+_WRITTEN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)?\s*([a-z]*)")
 
 
 def seconds_of(duration: object, where: str) -> float:
@@ -57,7 +57,7 @@ def seconds_of(duration: object, where: str) -> float:
 
 
 def parse_duration(duration: object, where: str) -> float:
-    """Parse a duration that may be 0, or a negative or infinite number, such as a timeout.
+    """Parse a duration that may be 0 or negative, or an infinite number, such as a timeout.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ def parse_duration(duration: object, where: str) -> float:
 
     Examples
     --------
-    >>> parse_duration("0s", "timeout"), parse_duration("1e-3 s", "timeout")
-    (0.0, 0.001)
+    >>> parse_duration("0s", "timeout"), parse_duration("1e-3 s", "timeout"), parse_duration("-2 min", "timeout")
+    (0.0, 0.001, -120.0)
     """
     if isinstance(duration, datetime.timedelta):
         return duration.total_seconds()

@@ -185,6 +185,21 @@ class KeyedOutput(ProducedRows):
         """The number of the `key_by`."""
         return self._key_by
 
+    def sink(self, *_: object, **__: object) -> NoReturn:
+        """Refuse: keyed rows go into a `compute` or a join.
+
+        Raises
+        ------
+        TopologyError
+            Always.
+        """
+        raise TopologyError(
+            f"keyed stream of {self._label()}: map, filter, key_by, union and sink belong to streams without keys; "
+            "call them before key_by, or on the stream that compute(...) returns."
+        )
+
+    map = filter = key_by = union = sink
+
 
 def label_of(kind: str, name: object) -> str:
     """Return how errors call a new operator, whose name may be missing."""

@@ -175,7 +175,7 @@ def check_schema(expected: pa.Schema, rows: pa.RecordBatch, where: str) -> pa.Re
     fits = len(names) == len(wanted) and set(names) == set(wanted.names)
     if not fits or not all(_fits(rows.schema.field(field.name).type, field.type) for field in wanted):
         difference = describe_difference(expected, rows.schema)
-        raise SchemaMismatch(f"{where}: {difference}. Send rows with the columns {_typed(wanted)}.")
+        raise SchemaMismatch(f"{where}: {difference}. Its rows need the columns {_typed(wanted)}.")
     columns = [plain_column(rows.column(field.name), field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 

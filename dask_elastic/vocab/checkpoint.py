@@ -80,6 +80,8 @@ class CheckpointStatus:
         Checkpoints that were given up.
     restarts : int
         Restarts from a checkpoint, since the job was submitted or resumed.
+    ended : bool
+        Whether the job has ended, so that `age` no longer grows.
     """
 
     url: str
@@ -89,6 +91,7 @@ class CheckpointStatus:
     given_up: CheckpointDescription | None
     given_up_count: int
     restarts: int
+    ended: bool = False
 
     @property
     def failing(self) -> bool:

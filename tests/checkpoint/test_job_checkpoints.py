@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dask_elastic.checkpoint.file_ref import FileRef
@@ -23,7 +25,9 @@ def test_status_has_newest_complete_checkpoint_and_its_age(checkpoints):
     assert checkpoints.status(1.0) == CheckpointStatus("/checkpoints", 0, None, None, None, 0, 0)
     taken = CheckpointDescription(1, 100.0, 0.5, 2048, 0.01)
     checkpoints.completed(taken)
-    assert checkpoints.status(103.0) == CheckpointStatus("/checkpoints", 1, 3.0, taken, None, 0, 0)
+    status = CheckpointStatus("/checkpoints", 1, 3.0, taken, None, 0, 0)
+    assert checkpoints.status(103.0) == status
+    assert checkpoints.status(103.0, ended=True) == replace(status, ended=True)
 
 
 def test_status_keeps_newest_complete_checkpoint_when_many_are_given_up_after_it(checkpoints):

@@ -35,7 +35,7 @@ def test_map_that_changes_its_schema_error_names_the_difference(client, numbers)
         return [batch, batch.set_column(0, "k", batch["k"].cast(pa.int32()))]
 
     job = de.submit(mapped(fickle, numbers), client)
-    with pytest.raises(errors.JobFailed, match="column 'k': int32 instead of int64") as e:
+    with pytest.raises(errors.JobFailed, match=r"rows of 'tidy' .*column 'k': int32 instead of int64") as e:
         job.wait(**RUN)
     assert isinstance(e.value.__cause__, errors.SchemaMismatch)
 

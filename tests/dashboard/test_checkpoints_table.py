@@ -38,6 +38,11 @@ def test_table_has_newest_checkpoint_first_with_error_of_one_given_up(table):
     assert f"{standing} Folder: /&lt;folder&gt;" in text
 
 
+def test_age_of_an_ended_job_is_the_one_at_its_end(table):
+    table.update(TakenCheckpoints(replace(STATUS, ended=True), (COMPLETE, FAILED)))
+    assert "A restart continues from checkpoint 7, which began 2.5 s before the job ended; 1 restart" in table.root.text
+
+
 @pytest.mark.parametrize(("number", "said"), [(0, "None is complete yet."), (7, "Resumed from checkpoint 7.")])
 def test_job_that_has_completed_no_checkpoint_has_no_rows(table, number, said):
     table.update(TakenCheckpoints(CheckpointStatus("/folder", number, None, None, None, 0, 0)))

@@ -304,6 +304,14 @@ def test_user_aggregate_result_of_another_type_is_refused() -> None:
         bound.result([np.array([1], dtype=object), np.array([True])])
 
 
+def test_user_aggregate_result_of_another_type_error_names_the_output() -> None:
+    word = agg.custom(["v"], int, lambda acc, rows: 1, int.__add__, lambda acc: "word", pa.int64())
+    bundle = agg.Bundle({"n": agg.Count(), "said": word}, pa.schema({"key": pa.int64(), "v": pa.int64()}))
+    state = run(bundle, pa.record_batch({"key": [0], "v": [1]}), [0])
+    with pytest.raises(SchemaMismatch, match=r"^output 'said': .*int64"):
+        bundle.results(state)
+
+
 def test_aggregates_are_picklable_and_have_a_repr() -> None:
     for aggregate in all_aggregates().values():
         assert cloudpickle.loads(cloudpickle.dumps(aggregate)).columns == aggregate.columns

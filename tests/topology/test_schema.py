@@ -107,5 +107,5 @@ def test_check_schema_error_names_place_and_expected_columns():
         check_schema(EXPECTED, batch(delay=pa.array([1], pa.int32()), when=["x"]), "source 'flights'")
     assert str(caught.value) == (
         "source 'flights': column 'delay': int32 instead of int64; missing: 'plane'; unexpected: 'when'. "
-        "Send rows with the columns delay: int64, plane: string."
+        "Its rows need the columns delay: int64, plane: string."
     )

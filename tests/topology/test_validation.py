@@ -210,6 +210,14 @@ def test_join_without_keys_is_refused(stream, method):
         getattr(stream, method)(stream.key_by("plane"), within="1h")
 
 
+@pytest.mark.parametrize("method", ["map", "filter", "key_by", "union", "sink"])
+def test_method_of_streams_without_keys_is_refused_on_keyed_ones(stream, method):
+    keyed = stream.key_by("n")
+    for other in (keyed, keyed.window("1h", time="t")):
+        with pytest.raises(TopologyError, match=r"keyed stream of 'numbers': .* or on the stream that compute\("):
+            getattr(other, method)("n")
+
+
 def test_bad_sinks_are_refused(stream):
     with pytest.raises(TopologyError, match="sink 'out': Nowhere is a class"):
         stream.sink(Nowhere, name="out")

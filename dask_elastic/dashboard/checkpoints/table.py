@@ -49,7 +49,8 @@ def _standing(status: CheckpointStatus) -> str:
     elif status.age is None:
         newest = f"Resumed from checkpoint {status.number}"
     else:
-        newest = f"A restart continues from checkpoint {status.number}, which began {duration(status.age)} ago"
+        since = "before the job ended" if status.ended else "ago"
+        newest = f"A restart continues from checkpoint {status.number}, which began {duration(status.age)} {since}"
     counts = [plural(status.restarts, "restart")] if status.restarts else []
     counts += [f"{count(status.given_up_count)} given up"] if status.given_up_count else []
     return "; ".join([newest, *counts]) + f". Folder: {status.url}"

@@ -101,7 +101,10 @@ class TypedStream:
         assert self.schema is not None
         if producer != self._producer:
             _types(self._producer, self.schema).require_same(_types(producer, rows.schema), self._exit.target)
-        return check_schema(self.schema, rows, f"the stream from {self._component!r} to {self._exit.target!r}")
+        stream = f"the stream from {self._component!r} to {self._exit.target!r}"
+        return check_schema(
+            self.schema, rows, stream if producer == self._component else f"the rows of {producer!r} in {stream}"
+        )
 
     def _note(self, rows: pa.RecordBatch, producer: str) -> None:
         schema, selected = rows.schema, self._exit.select(rows)

@@ -18,12 +18,17 @@ def newest_checkpoint(status: CheckpointStatus) -> str:
     'resumed from checkpoint 7'
     >>> newest_checkpoint(CheckpointStatus("/c", 8, 2.5, CheckpointDescription(8, 100.0, 0.1), None, 0, 0))
     'checkpoint 8 of 2.50 s ago'
+    >>> newest_checkpoint(
+    ...     CheckpointStatus("/c", 8, 2.5, CheckpointDescription(8, 100.0, 0.1), None, 0, 0, ended=True)
+    ... )
+    'checkpoint 8 of 2.50 s before the job ended'
     """
     if not status.number:
         return "no checkpoint yet"
     if status.age is None:
         return f"resumed from checkpoint {status.number}"
-    return f"checkpoint {status.number} of {format_time(status.age)} ago"
+    since = "before the job ended" if status.ended else "ago"
+    return f"checkpoint {status.number} of {format_time(status.age)} {since}"
 
 
 def restarted(status: CheckpointStatus) -> str:

@@ -174,13 +174,15 @@ class JobCheckpoints:
         """The number from which on all complete checkpoints are kept; None if only the newest ones are."""
         return min(self._pins, default=None)
 
-    def status(self, now: float) -> CheckpointStatus:
+    def status(self, now: float, ended: bool = False) -> CheckpointStatus:
         """Return where the job stands with its checkpoints.
 
         Parameters
         ----------
         now : float
             The time, or when the job ended; seconds since the epoch.
+        ended : bool, optional
+            Whether the job has ended.
         """
         return CheckpointStatus(
             url=self.url,
@@ -190,6 +192,7 @@ class JobCheckpoints:
             given_up=self._given_up,
             given_up_count=self._given_up_count,
             restarts=self.restarts - self.resumed,
+            ended=ended,
         )
 
     @property

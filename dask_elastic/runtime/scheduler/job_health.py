@@ -235,6 +235,8 @@ class JobHealth:
         """Fail a job with an error, see `dump_error`; a job that has ended stays as it is."""
         if not record.live:
             return
+        if record.checkpoints is not None:  # of others, the worker or the loss is logged as an error
+            logger.error("job %r failed: %s", record.name, error_text(error))
         record.error = error
         record.change(JobEvent.ERROR)
         self.spawn(self._end(record))
@@ -268,7 +270,8 @@ class JobHealth:
         """Handle a worker that has left: jobs that need it fail, the others go on without it."""
         for record in self.membership.lost(address):
             if record.needs(address):
-                logger.error("job %r lost worker %s", record.name, address)
+                level = logging.WARNING if self.restarts.can(record) else logging.ERROR
+                logger.log(level, "job %r lost worker %s", record.name, address)
                 suspect = record.suspects.get(record.spec.nodes.index(address))
                 if suspect is not None and not self.restarts.forgives(record):
                     self.fail(record, dump_error(PoisonBatch(suspect.operator, suspect.batch)))

@@ -353,7 +353,9 @@ class JobRecord:
 
     def checkpoint_status(self) -> CheckpointStatus | None:
         """Return where the job stands with its checkpoints; None for a job without them."""
-        return None if self.checkpoints is None else self.checkpoints.status(self.ended_at or time.time())
+        if self.checkpoints is None:
+            return None
+        return self.checkpoints.status(self.ended_at or time.time(), ended=self.ended_at is not None)
 
     def dead_letters(self) -> dict[str, int]:
         """Return the rows for which user code raised, by operator."""

@@ -280,8 +280,10 @@ class NodeRuntime:
 
     def job_failed(self, job: str, error: BaseException) -> None:
         """Report the error of a job here; called from any thread."""
-        # With checkpoints, it restarts.
-        logger.error("job %r cannot continue on %s: %s", job, self.address, error)
+        # A job with checkpoints restarts after most errors; the scheduler logs those after which it does not.
+        restarts = job in self.job_parts and self.job_parts[job].checkpoints is not None
+        level = logging.WARNING if restarts else logging.ERROR
+        logger.log(level, "job %r cannot continue on %s: %s", job, self.address, error)
         self.report_soon()
 
     # channels

@@ -121,10 +121,18 @@ class Bundle:
         -------
         dict of str to Array
             One result per key and column.
+
+        Raises
+        ------
+        SchemaMismatch
+            When a user-defined aggregate returns a result of another type than its own; names the output.
         """
         found: dict[str, pa.Array] = {}
         for name, bound in self.bound.items():
-            result = bound.result(current[self._spans[name]])
+            try:
+                result = bound.result(current[self._spans[name]])
+            except SchemaMismatch as error:
+                raise SchemaMismatch(f"output {name!r}: {error}") from error
             columns = result.flatten() if bound.spreads else [result]
             found |= {field.name: column for field, column in zip(result_fields(name, bound), columns, strict=True)}
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import replace
 
@@ -107,7 +108,7 @@ def test_rows_are_blamed_for_the_death_of_two_workers_only_if_it_happens_again_a
 
 
 @pytest.mark.parametrize("attempts", [0, 1])
-def test_guests_that_die_of_the_same_rows_restart_a_job_once(fake, workers, tmp_path, attempts):
+def test_guests_that_die_of_the_same_rows_restart_a_job_once(fake, workers, tmp_path, attempts, caplog):
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
         record.checkpoints.attempts = attempts
@@ -117,6 +118,9 @@ def test_guests_that_die_of_the_same_rows_restart_a_job_once(fake, workers, tmp_
             assert record.status is Status.FAILED
         else:
             await until(lambda: record.spec.generation == FIRST + 1)
+        logged = [text for _, level, text in caplog.record_tuples if level >= logging.ERROR]
+        assert len(logged) == attempts
+        assert all(text.startswith("job 'job' failed: ") and "op0" in text for text in logged)
 
     asyncio.run(run())
 
