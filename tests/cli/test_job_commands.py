@@ -374,9 +374,16 @@ def test_cores_of_an_ended_job_are_not_said_to_change(show, cores):
     assert (refused.exit_code, refused.output) == (1, "Error: job 'numbers' has finished: its cores do not change\n")
 
 
-def test_shards_of_an_ended_job_are_not_said_to_move(show, monkeypatch):
+@pytest.mark.parametrize("where", [["--task", 1], ["--worker", "tcp://10.0.0.2:40001"]])
+def test_shards_of_an_ended_job_are_not_said_to_move(show, where):
+    refused = show("move", "per_key", 0, *where)
+    assert (refused.exit_code, refused.output) == (1, "Error: job 'numbers' has finished: its shards do not change\n")
+
+
+def test_shards_of_a_job_that_ends_meanwhile_are_not_said_to_move(show, monkeypatch):
     tasks = pd.DataFrame([{"operator": "per_key", "executor": 0, "task": task, "shards": [task]} for task in (0, 1)])
     monkeypatch.setattr(de.Job, "assignment", lambda job: tasks)
+    monkeypatch.setattr("dask_elastic.cli.changes.move.refuse_ended", lambda job, what: None)
     refused = show("move", "per_key", 0, "--task", 1)
     assert (refused.exit_code, refused.output) == (1, "Error: job 'numbers' has finished: its shards do not change\n")
 

@@ -8,6 +8,28 @@ from contextlib import contextmanager
 
 import click
 
+from dask_elastic.runtime.client.job import Job
+from dask_elastic.runtime.client.job_commands import unchanged
+
+
+def refuse_ended(job: Job, what: str) -> None:
+    """Refuse to change a job that has ended.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    what : str
+        What would change, such as "shards".
+
+    Raises
+    ------
+    ClickException
+        If the job has ended; names it.
+    """
+    if text := unchanged(job.name, job.status, what):
+        raise click.ClickException(text)
+
 
 @contextmanager
 def refused_if_ended() -> Iterator[None]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dask_elastic.cli.changes.ended_jobs import refused_if_ended
+from dask_elastic.cli.changes.ended_jobs import refuse_ended, refused_if_ended
 from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names, stateful_operators, worker_addresses
@@ -61,6 +61,7 @@ def move(
     with connection.client() as client:
         found = find_job(job, client)
         tasks = _tasks(found, operator, executor)
+        refuse_ended(found, "shards")
         targets = [task] if task is not None else _tasks_on(tasks, str(worker), f"{operator}[{executor}]")
         owner = {shard: one["task"] for one in tasks for shard in one["shards"]}
         chosen = sorted(owner) if all_shards else dict.fromkeys(shards)

@@ -17,6 +17,19 @@ from dask_elastic.vocab.errors import MoveRefused
 STOPPED = Status.STOPPED.value
 
 
+def unchanged(job: str, status: str, what: str) -> str:
+    """Return that nothing of a job changes because it has ended; empty if it has not.
+
+    Examples
+    --------
+    >>> unchanged("words", "finished", "cores"), unchanged("words", "running", "cores")
+    ("job 'words' has finished: its cores do not change", '')
+    """
+    if status not in {ended.value for ended in ENDED}:
+        return ""
+    return f"job {job!r} has {'been stopped' if status == STOPPED else status}: its {what} do not change"
+
+
 class JobCommands(ABC):
     """The half of `Job` that changes executors."""
 
@@ -96,8 +109,7 @@ class JobCommands(ABC):
         self._warn_ended(self._ask(job_calls.MoveShard(self.name, operator, *numbers)), "shards")
 
     def _warn_ended(self, status: str, what: str) -> None:
-        if status in {ended.value for ended in ENDED}:
-            text = f"job {self.name!r} has {'been stopped' if status == STOPPED else status}: its {what} do not change"
+        if text := unchanged(self.name, status, what):
             warnings.warn(text, stacklevel=3)
 
     def move_executor(self, operator: str, index: int, worker: str) -> None:
