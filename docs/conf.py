@@ -59,5 +59,7 @@ html_theme = "dask_sphinx_theme"
 html_title = "dask_elastic"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+# The sidebar of a page lists only the pages of its own section: with all records of decisions, each page would be large
+# and take long to write.
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "collapse_navbar": True}
 html_copy_source = False

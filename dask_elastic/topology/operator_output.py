@@ -192,6 +192,17 @@ class KeyedOutput(ProducedRows):
         ------
         TopologyError
             Always.
+
+        Examples
+        --------
+        >>> from dask_elastic.topology import Source, Topology
+        >>> class Flights(Source):
+        ...     def read(self, context):
+        ...         yield from ()
+        >>> Topology("delays").source("flights", Flights()).key_by("plane").map(lambda rows: rows)
+        Traceback (most recent call last):
+            ...
+        dask_elastic.vocab.errors.TopologyError: keyed stream of 'flights': map, filter, key_by, union and sink ...
         """
         raise TopologyError(
             f"keyed stream of {self._label()}: map, filter, key_by, union and sink belong to streams without keys; "
