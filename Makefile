@@ -85,13 +85,14 @@ $(VENV)/.python:
 
 # Installed again only when pyproject.toml has changed. Uv is several times faster than pip, but does not read pip's
 # configuration: pip installs what uv does not find. PySpark is built from source: its wheel, which is unpacked at once,
-# would take longest to compress.
+# would take longest to compress. Tests import few of Spark's files: only those get compiled.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV := $(BIN)/python -m uv pip install --quiet --config-settings-package pyspark:--build-option=--compression=stored
 
 $(VENV)/.test: EXTRAS := test
 $(VENV)/.bench: EXTRAS := test,benchmarks
 $(VENV)/.demo: EXTRAS := demo,spark
+$(VENV)/.bench $(VENV)/.demo: export UV_COMPILE_BYTECODE := 1
 $(VENV)/.docs: EXTRAS := docs
 $(VENV)/.test $(VENV)/.bench $(VENV)/.demo $(VENV)/.docs: $(VENV)/.python pyproject.toml
 	$(PIP) uv

@@ -58,7 +58,9 @@ def test_rate_exceeds_that_of_no_trial():
 def test_uneven_latencies_fit_no_load():
     assert fit(Machine(2, 0.0, 0.4, UNEVEN)) is None
     assert fit(Machine(2, 0.0, 0.4, UNEVEN, LEAST_RATE)) == Load(LEAST_RATE, MOST_TARGET)
-    assert fit(Machine(2, 0.0, 0.4, 1.01 * MOST_TARGET / LEAST_NOISE, LEAST_RATE)) is None
+    most = BUSY_TARGET / LEAST_NOISE
+    assert fit(Machine(2, 0.0, 0.4, 0.99 * most, LEAST_RATE)) == Load(LEAST_RATE, MOST_TARGET)
+    assert fit(Machine(2, 0.0, 0.4, 1.01 * most, LEAST_RATE)) is None
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_machine_too_busy_for_a_rate_is_tried_with_half_of_it_and_gets_the_loose
 
 def test_machine_too_busy_for_the_least_rate_is_refused(calibrate):
     error, rates = calibrate(lambda rate: 0.7, others=1.9)
-    assert rates == [TRIAL_RATE, LEAST_RATE, LEAST_RATE]
+    assert rates == [TRIAL_RATE, LEAST_RATE, LEAST_RATE, LEAST_RATE]
     assert "too busy for the demonstration: even 100 flights per second" in error.message
     assert "--rate and --latency-target" in error.message
 

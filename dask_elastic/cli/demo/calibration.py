@@ -28,8 +28,9 @@ JOB = "calibration"
 
 LOOK_SECONDS = 0.25
 
-LAST_TRIALS = 2
-"""Trials at the lowest rate before a machine is refused: other programs may just have been busier than usual."""
+LAST_TRIALS = 3
+"""Trials at the lowest rate before a machine is refused: other programs may just have been busier than usual, and the
+code of Spark's first queries is compiled during the first trials, which takes a slow machine long."""
 
 
 @dataclass(frozen=True)
