@@ -30,8 +30,9 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy $(SOURCES)
 
-# As in tests: on a busy machine, a worker that lives may send no heartbeat for seconds.
+# As in tests: on a busy machine, a worker that lives may send no heartbeat for seconds, and short Spark runs need less.
 examples: export DASK_ELASTIC__HEARTBEAT_TIMEOUT := 60s
+examples: export SPARK_CONF_DIR := $(CURDIR)/tests/spark/conf
 examples: $(EXAMPLES:%=run-%)
 
 $(EXAMPLES:%=run-%): run-%: $(VENV)/.test
