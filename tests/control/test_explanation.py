@@ -185,7 +185,10 @@ def test_explanation_of_ended_job_announces_no_decision():
 def test_job_with_right_cores_is_explained_without_change():
     planned = evidence(executor(cores={0: 2}, arrival=600.0)).planned()
     assert planned.changes == ()
-    assert str(planned).splitlines()[1] == "its cores are right, so nothing changes."
+    right = "its cores are right, so nothing changes."
+    assert str(planned).splitlines()[1] == right
+    announced = "finished: no decision follows; its last measurements suggest this one"
+    assert str(replace(planned, ended="finished")).splitlines()[1:3] == [announced, right]
 
 
 def test_explanation_of_unknown_operator_or_unmeasured_job_is_refused():

@@ -79,6 +79,9 @@ class PlannedDecision:
     groups : PlannedGroups or None
         What the planning of key groups would decide about those of the job; None if they do not move, and with
         ``placement="spread"``.
+    ended : str
+        How the job ended, such as ``"finished"``; empty while it runs. No decision about an ended job follows; this is
+        the one that its last measurements suggest.
 
     Examples
     --------
@@ -101,6 +104,7 @@ class PlannedDecision:
     starved: int
     homes: PlannedHomes | None = None
     groups: PlannedGroups | None = None
+    ended: str = ""
 
     @property
     def moved_bytes(self) -> float:
@@ -128,7 +132,9 @@ class PlannedDecision:
         ]
         count = len(self.changes)
         title = f"{self.job}: {count or 'no'} {'change' if count < 2 else 'changes'}"
-        lines = [f"{title}; {joined(latencies)}" if latencies else title, self.reason]
+        lines = [f"{title}; {joined(latencies)}" if latencies else title]
+        lines += [f"{self.ended}: no decision follows; its last measurements suggest this one"] if self.ended else []
+        lines.append(self.reason)
         placed = [str(one) for one in (self.homes, self.groups) if one is not None]
         return "\n".join([*lines, *(f"  {change}" for change in self.changes), *placed])
 

@@ -294,7 +294,7 @@ class JobReader(JobMeasures):
         PlannedDecision
             The changes with the state that they move and the pause that is expected, the latency that is predicted
             with and without them, and the reason. Of a job with ``placement=``, also the moves of homes or of key
-            groups that its planner wants. Prints as text.
+            groups that its planner wants. Prints as text. Of an ended job, what its last measurements suggest.
 
         Raises
         ------
@@ -329,7 +329,8 @@ class JobReader(JobMeasures):
         pauses = Pauses(
             *(_median(move.pause for move in waits if move.across_nodes is across) for across in (False, True))
         )
-        return self._evidence().planned(pauses)
+        described = self._describe()
+        return replace(self._evidence().planned(pauses), ended="" if described.live else described.status.value)
 
     def _evidence(self) -> Evidence:
         # A submitted job starts without it: it imports much.

@@ -119,6 +119,7 @@ def test_planner_brings_groups_to_the_worker_of_those_that_they_communicate_with
     ended = str(job.explain())
     assert "finished: no decision follows; its last measurements are explained" in ended
     assert "next decision: " not in ended
+    assert "finished: no decision follows; its last measurements suggest this one" in str(job.plan())
     assert "; in this job its key groups move, progressively or synchronised" in ended
     for operator in ("ahead", "behind"):
         assert state_of(job, operator) == expected(load.sent)
