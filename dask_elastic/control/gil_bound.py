@@ -21,9 +21,8 @@ Not done
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,9 +57,12 @@ VISIBLE = 0.3
 """Fraction of the expected gain from which on more cores count as effective."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Experiment:
-    """Throughput of one executor while its cores stay unchanged, and of the period before they changed."""
+    """Throughput of one executor while its cores stay unchanged, and of the period before they changed.
+
+    One is kept for each executor, so each is small: a collection of garbage, which stops all threads, visits them all.
+    """
 
     cores: CoresByAddress
     # The same by the numbers of nodes in the last snapshot; None if nodes have other numbers now.
@@ -68,7 +70,8 @@ class _Experiment:
     since: float
     overloaded_at: float
     is_overloaded: bool = False
-    rates: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    # The last `SAMPLES` measurements.
+    rates: tuple[float, ...] = ()
     before: _Experiment | None = None
 
 
@@ -244,7 +247,7 @@ class GilBound:
         if now - experiment.overloaded_at > self._settings.settle:
             # Throughput now equals arrivals, and earlier throughput cannot be compared with that under a later load.
             experiment.before = None
-            experiment.rates.clear()
+            experiment.rates = ()
 
     def _measure(
         self, job: JobKey, executor: ExecutorSnapshot, experiment: _Experiment, skewed: bool, now: float
@@ -252,7 +255,7 @@ class GilBound:
         """Note the throughput of an executor that is overloaded."""
         experiment.overloaded_at, experiment.is_overloaded = now, True
         if now - experiment.since >= self._settings.settle and not skewed:
-            experiment.rates.append(executor.throughput)
+            experiment.rates = (*experiment.rates, executor.throughput)[-SAMPLES:]
             if experiment.before is not None and len(experiment.rates) > 1:
                 self._judge(job, executor.executor.component, experiment.before, experiment, now)
 
@@ -314,16 +317,16 @@ def _near(gain: float, here: float, there: float, noise: float) -> bool:
     return -way - 2 * noise * here <= (gain - here) * math.copysign(1.0, there - here) <= way
 
 
-def _mean(rates: deque[float]) -> float:
+def _mean(rates: Sequence[float]) -> float:
     return max(math.fsum(rates) / len(rates), 1e-9)
 
 
-def _noise(before: deque[float], after: deque[float]) -> float:
+def _noise(before: Sequence[float], after: Sequence[float]) -> float:
     """Return the relative standard deviation of the ratio of two means."""
     return math.sqrt(sum(_spread(rates) ** 2 / len(rates) for rates in (before, after)))
 
 
-def _spread(rates: deque[float]) -> float:
+def _spread(rates: Sequence[float]) -> float:
     if len(rates) < 2:
         return NOISE
     mean = _mean(rates)
