@@ -18,7 +18,7 @@ _UNITS = {
     "d": 86400.0, "day": 86400.0,
     "w": 604800.0, "week": 604800.0,
 }  # fmt: skip
-_WRITTEN = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)?\s*([a-z]*)")
+_WRITTEN = re.compile(r"([+-]?)\s*((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)?\s*([a-z]*)")
 
 
 def seconds_of(duration: object, where: str) -> float:
@@ -90,13 +90,13 @@ def parse_duration(duration: object, where: str) -> float:
             f"{where} is {duration!r}, of type {type(duration).__name__}; give a duration such as '10 min', or seconds."
         )
     found = _WRITTEN.fullmatch(duration.strip().lower())
-    if found is None or not any(found.groups()):
+    if found is None or not any(found.groups()[1:]):
         raise TopologyError(
             f"{where} is {duration!r}, which is not a duration; give a number and a unit, such as '10 min'."
         )
-    number, unit = found.groups()
+    sign, number, unit = found.groups()
     size = _UNITS.get(unit) or _UNITS.get(unit.removesuffix("s")) if unit else 1.0
     if size is None:
         known = ", ".join(_UNITS)
         raise TopologyError(f"{where} is {duration!r}, whose unit of time is unknown; known units are {known}.")
-    return float(number or 1) * size
+    return float(f"{sign}{number or 1}") * size

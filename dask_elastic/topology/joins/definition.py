@@ -256,11 +256,7 @@ def signed_microseconds(duration: object, where: str) -> int:
     >>> signed_microseconds("-1.5 s", "within"), signed_microseconds(2, "within")
     (-1500000, 2000000)
     """
-    sign = 1
-    if isinstance(duration, str) and duration.strip()[:1] in ("-", "+"):
-        sign = -1 if duration.strip()[0] == "-" else 1
-        duration = duration.strip()[1:]
-    seconds = parse_duration(duration, where) * sign
+    seconds = parse_duration(duration, where)
     if not abs(seconds) < MOST / 1e6:
         raise TopologyError(f"{where} is {duration!r}; give a duration of at most 73,000 years.")
     found = round(seconds * 1e6)
