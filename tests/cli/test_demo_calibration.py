@@ -58,9 +58,8 @@ def test_rate_exceeds_that_of_no_trial():
 def test_uneven_latencies_fit_no_load():
     assert fit(Machine(2, 0.0, 0.4, UNEVEN)) is None
     assert fit(Machine(2, 0.0, 0.4, UNEVEN, LEAST_RATE)) == Load(LEAST_RATE, MOST_TARGET)
-    most = BUSY_TARGET / LEAST_NOISE
-    assert fit(Machine(2, 0.0, 0.4, 0.99 * most, LEAST_RATE)) == Load(LEAST_RATE, MOST_TARGET)
-    assert fit(Machine(2, 0.0, 0.4, 1.01 * most, LEAST_RATE)) is None
+    assert fit(Machine(2, 0.0, 0.4, 0.99 * MOST_TARGET / LEAST_NOISE, LEAST_RATE)) == Load(LEAST_RATE, MOST_TARGET)
+    assert fit(Machine(2, 0.0, 0.4, 1.01 * MOST_TARGET / LEAST_NOISE, LEAST_RATE)) is None
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ NOISE = 4.0
 """The target is at least this multiple of the trial's p99, which shows how evenly the machine works."""
 
 LEAST_NOISE = 2.5
-"""At the least rate, where nothing else helps, `BUSY_TARGET` need only be this multiple of the trial's p99."""
+"""At the least rate, where nothing else helps, the greatest target need only be this multiple of the trial's p99."""
 
 STEP = 0.05
 
@@ -100,8 +100,8 @@ def fit(machine: Machine) -> Load | None:
     Load(rate=200.0, target=0.4)
     >>> fit(Machine(processors=2, others=1.9, used=0.4, p99=0.7))
     """
-    noise, most = (LEAST_NOISE, BUSY_TARGET) if machine.rate <= LEAST_RATE else (NOISE, MOST_TARGET)
-    if noise * machine.p99 > most:
+    noise = LEAST_NOISE if machine.rate <= LEAST_RATE else NOISE
+    if noise * machine.p99 > MOST_TARGET:
         return None
     target = math.ceil(NOISE * machine.p99 / STEP) * STEP
     return Load(rate_of(machine), round(min(max(target, LEAST_TARGET), MOST_TARGET), 3))
