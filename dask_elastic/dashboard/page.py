@@ -159,8 +159,10 @@ def page_document(view: ClusterView, extra: Mapping[str, Any], doc: Document) ->
         The document of one viewer.
     """
     page = ElasticPage(view, wanted_job(doc))
-    for root in page.roots:
-        doc.add_root(root)
+    # Bokeh would look through all roots again for each one.
+    with doc.models.freeze():
+        for root in page.roots:
+            doc.add_root(root)
     doc.title = "Dask: Elastic"
     doc.template = env.from_string(Path(__file__).with_name("elastic.html").read_text(encoding="utf-8"))
     doc.template_variables.update(extra)

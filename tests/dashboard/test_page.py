@@ -6,8 +6,12 @@ import json
 import logging
 import re
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 from urllib.error import HTTPError
 
 import numpy as np
@@ -17,6 +21,7 @@ import pytest
 from bokeh.client import ClientSession, pull_session
 from bokeh.core.property.validation import validate
 from bokeh.document import Document
+from bokeh.document.models import DocumentModelManager
 from bokeh.models import VAreaStep
 from distributed import Client, LocalCluster
 from hypothesis import given, settings
@@ -129,9 +134,24 @@ def _pull(url: str, **options) -> ClientSession:
     """Connect to a page; raise OSError if the server does not answer, for which Bokeh's client would wait for ever."""
     loop = IOLoop()
     patience = loop.call_later(ANSWER_SECONDS, loop.stop)
-    session = pull_session(url=url, io_loop=loop, **options)
+    with _models_found_later():
+        session = pull_session(url=url, io_loop=loop, **options)
+    session.document.models.recompute()
     loop.remove_timeout(patience)
     return session
+
+
+@contextmanager
+def _models_found_later() -> Iterator[None]:
+    """Keep Bokeh's client from finding all models again for each root, twice; the server's documents find theirs."""
+    client, recompute = threading.get_ident(), DocumentModelManager.recompute
+
+    def elsewhere(models: DocumentModelManager) -> None:
+        if threading.get_ident() != client:
+            recompute(models)
+
+    with patch.object(DocumentModelManager, "recompute", elsewhere):
+        yield
 
 
 def column(spec) -> str | None:
