@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dask_elastic.cli.demo import spark_feed
 from dask_elastic.cli.demo.spark_feed import SparkFeed
 
 ROWS = 40
@@ -27,11 +26,10 @@ def flights():
 
 
 def test_flights_of_files_that_arrive_at_once_keep_their_order(spark, tmp_path, flights, monkeypatch):
-    monkeypatch.setattr(spark_feed, "FILE_SECONDS", 0.0)
     monkeypatch.setattr(SparkFeed, "_run", tmp_path)
     feed = SparkFeed()
     feed._folder.mkdir()
-    feed._arrive(flights, IN_FILE)
+    feed._arrive(flights, IN_FILE, seconds=0.0)
 
     writer = feed._cleaned(spark).writeStream.format("memory").queryName("arrived")
     writer.trigger(availableNow=True).start().awaitTermination()

@@ -43,6 +43,11 @@ CLEANED = pa.schema(
 )
 
 FILE_SECONDS = 2.0
+"""Seconds of flights in a file, at least."""
+
+FILE_ROWS = 400
+"""Flights in a file, at least: a file of few takes Spark as long, on a machine that is too slow for higher rates."""
+
 AHEAD = 4
 """Most files that arrive at once in the beginning, at most half of all; the others follow at the rate of the jobs.
 
@@ -111,7 +116,7 @@ class SparkFeed:
     def introduction(self) -> str:
         """Describe how the flights reach the jobs."""
         return (
-            "They arrive as raw text files, one every two seconds. Spark Structured Streaming parses and cleans them,\n"
+            "They arrive as raw text files, seconds apart. Spark Structured Streaming parses and cleans them,\n"
             "and sends its micro-batches to the running jobs: one query per job, over the same files."
         )
 
@@ -135,9 +140,10 @@ class SparkFeed:
         self._folder.mkdir(parents=True)
         register(spark)
         arrived = threading.Event()
+        seconds = max(FILE_SECONDS, FILE_ROWS / rate)
 
         def arrive() -> None:
-            self._arrive(flights, max(1, int(rate * FILE_SECONDS)))
+            self._arrive(flights, max(1, int(rate * seconds)), seconds)
             arrived.set()
 
         def end(query: StreamingQuery) -> None:
@@ -160,8 +166,8 @@ class SparkFeed:
         writer = writer.option("checkpointLocation", str(self._run / job.name))
         return writer.trigger(processingTime=TRIGGER).start()
 
-    def _arrive(self, flights: pa.Table, rows: int) -> None:
-        """Write the files one after the other, each atomically."""
+    def _arrive(self, flights: pa.Table, rows: int, seconds: float) -> None:
+        """Write files of so many rows one after the other, each atomically, so many seconds apart."""
         [raw] = flights.select(READ_COLUMNS).combine_chunks().to_batches()
         ahead, began = min(AHEAD, raw.num_rows // rows // 2), time.time()
         for number, start in enumerate(range(0, raw.num_rows, rows)):
@@ -170,7 +176,7 @@ class SparkFeed:
             # Spark reads files in the order of these times, which are milliseconds to it.
             os.utime(hidden, times=(began + number,) * 2)
             hidden.rename(self._folder / f"departures-{number:04}.csv")
-            if number + 1 >= ahead and self._over.wait(FILE_SECONDS):
+            if number + 1 >= ahead and self._over.wait(seconds):
                 return
 
     def stop(self) -> None:
