@@ -150,8 +150,8 @@ class Queues:
             if not is_open.any():
                 break
             spent += self.take(full).latency(cores[full])
-            # `spent` may be infinite; an infinite target stays infinite.
-            left = target if math.isinf(target) else max(target - spent, _LEAST_TARGET)
+            # Where a queue grows at its limit, cores elsewhere cannot make up for it: the others have the target.
+            left = target if math.isinf(target) or math.isinf(spent) else max(target - spent, _LEAST_TARGET)
             cores[is_open] = self.take(is_open)._allocate(left, available - int(cores[~is_open].sum())).cores
             full = is_open & (cores > most)
         latency = self.latency(cores)
@@ -173,9 +173,22 @@ class Queues:
         -------
         Allocation
             `feasible` tells whether the target is met.
+
+        Notes
+        -----
+        An executor whose queue grows at its limit, such as one with a hot key, gets so many cores. The others get what
+        would be best without it.
         """
         best = self.fewest(target, available, most)
-        if best.feasible or math.isinf(best.latency):
+        if best.feasible:
+            return best
+        growing = (best.cores == most) & (self.loads >= most)
+        if growing.any() and not growing.all():
+            cores, others = best.cores.copy(), self.take(~growing)
+            left = available - int(most[growing].sum())
+            cores[~growing] = others.best_effort(target, left, most[~growing]).cores
+            return Allocation(cores, math.inf, feasible=False)
+        if math.isinf(best.latency):
             return best
         near = self.fewest(best.latency * (1 + _NEAR), available, most)
         return Allocation(near.cores, near.latency, feasible=False)

@@ -292,3 +292,14 @@ def test_source_lag_within_a_short_burst_is_ignored():
     for second, latency in enumerate([0.02, 0.02, 0.02, 0.02, 0.065]):
         found = demand(model, replace(measured, latency=latency), float(second))
     assert found.queues.arrival.tolist() == pytest.approx([330.0])
+
+
+@pytest.mark.parametrize("held", [1, 21])
+def test_a_hot_key_makes_no_other_executor_want_cores(held):
+    model, most = JobModel(SETTINGS), (3, NO_LIMIT)
+    hot = executor(0, 3, arrival=9_000.0, queue=5_000)
+    light = executor(1, held, arrival=200.0, operator="light")
+    found = [demand(model, job(hot, light), float(second), most=most) for second in range(14)][-1]
+    assert found.needed.tolist() == [3, 1]
+    assert found.keep.tolist() == [3, 1]
+    assert not found.satisfied

@@ -117,3 +117,21 @@ def test_fewest_with_idle_sources_covers_draining_queues():
 def test_fewest_without_executors_is_empty():
     none = queues([], [])
     assert none.fewest(1.0, 0, unlimited(0)).cores.tolist() == []
+
+
+@pytest.mark.parametrize("target", [0.1, 0.001, math.inf])
+def test_an_executor_that_grows_at_its_limit_does_not_change_what_the_others_get(target):
+    made = queues([5.0, 0.21, 0.4], [1.0, 1.0, 1.0])
+    most = np.array([3, NO_LIMIT, NO_LIMIT])
+    others = made.take(np.array([False, True, True])).best_effort(target, 25, most[1:])
+    found = made.best_effort(target, 28, most)
+    assert found.cores.tolist() == [3, *others.cores.tolist()]
+    assert int(others.cores.sum()) < 25, "cores that bring next to nothing are left out"
+    assert not found.feasible
+    assert math.isinf(found.latency)
+
+
+def test_best_effort_of_executors_that_all_grow_at_their_limits_is_these_limits():
+    found = queues([5.0, 4.0], [1.0, 1.0]).best_effort(0.1, 28, np.array([3, 2]))
+    assert found.cores.tolist() == [3, 2]
+    assert not found.feasible
