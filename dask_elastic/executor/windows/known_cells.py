@@ -26,14 +26,20 @@ MOST_KEYS = 1 << 20
 MOST_TABLES = 64
 """Tables are of the cells used last."""
 
-MOST_ENTRIES = MOST_TABLES * MOST_KEYS
-"""The slots in all tables. With many keys there are fewer tables than places."""
+MOST_ENTRIES = 1 << 23
+"""The entries of all tables, of 8 bytes each. With many keys there are fewer tables than places."""
+
+FEW_ENTRIES = 1 << 20
+"""Tables with so many entries are kept, however few of these are slots."""
 
 MOST_CELLS = 16
 """Batches with more cells are looked up in the store's index."""
 
 _SPARSE = 8
 """The rows of each place are counted, with up to so many places for each row."""
+
+_UNUSED = 8
+"""The tables begin again if they have more entries than this for each slot: most keys do not come again."""
 
 
 class KnownCells:
@@ -66,13 +72,14 @@ class KnownCells:
         self._groups = groups
         self._most_tables = MOST_TABLES + places
         self._layout = -1
-        self._scratch: Slots = np.empty(0, np.intp)
         self._tables: dict[int, Slots] = {}
         self.forget()
 
     def forget(self) -> None:
         """Forget all keys and slots."""
         self._forget_tables()
+        self._scratch: Slots = np.empty(0, np.intp)
+        self._made, self._has_old_keys = 0, False
         self._keys = key_cache(self._store.make_index)
         # As of `key_table.Identity`, by ordinal.
         self.hashes: Words = np.zeros(1024, np.uint64)
@@ -217,7 +224,7 @@ class KnownCells:
         return ordinals
 
     def ordinals(self, hashes: Words, checks: Words | None) -> Slots:
-        """Return a number for each key, the same for the same key as long as there are fewer than `MOST_KEYS`.
+        """Return a number for each key, the same for the same key until the tables begin again.
 
         Parameters
         ----------
@@ -229,7 +236,7 @@ class KnownCells:
         ndarray of intp
             Numbers from 0, without large gaps.
         """
-        if len(self._keys) > MOST_KEYS:
+        if len(self._keys) > MOST_KEYS or self._has_old_keys:
             self.forget()
         found = self._keys.find(hashes, checks, self, verify=checks is not None or self._has_checks)
         missing = np.flatnonzero(found < 0)
@@ -242,6 +249,7 @@ class KnownCells:
     def _added(self, hashes: Words, checks: Words | None) -> Slots:
         new = np.arange(len(self._keys), len(self._keys) + len(hashes))
         while new[-1] >= len(self.hashes):
+            self._look_for_old_keys()
             self.hashes, self.checks = (np.concatenate([old, np.zeros_like(old)]) for old in (self.hashes, self.checks))
             self._make_room(len(self.hashes), 0)
             for number, table in self._tables.items():
@@ -275,9 +283,19 @@ class KnownCells:
         if table is None:
             self._make_room(width, 1)
             table = np.full(width, -1, np.intp)
+            self._made += 1
+            if self._made % MOST_TABLES == 0:
+                self._look_for_old_keys()
         # The cells used last are the last ones.
         self._tables[number] = table
         return table
+
+    def _look_for_old_keys(self) -> None:
+        """Let the tables begin again, at the next rows, if few entries are slots: each has one for every known key."""
+        entries = sum(map(len, self._tables.values()))
+        if entries > FEW_ENTRIES:
+            slots = sum(int(np.count_nonzero(table >= 0)) for table in self._tables.values())
+            self._has_old_keys = entries > _UNUSED * slots
 
     def _make_room(self, width: int, more: int) -> None:
         """Forget the tables used longest ago, so that there may be some more, all of a length."""

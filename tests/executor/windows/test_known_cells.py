@@ -123,3 +123,43 @@ def test_tables_and_keys_begin_again_when_there_are_too_many(monkeypatch):
     for batch in batches:
         counted(store, session, known, batch, pa.int64())
     check(store, batches, pa.int64())
+
+
+def counted_in_one(store, session, known, batch) -> None:
+    """Count rows that are all in one cell."""
+    rows = keys_of(batch, pa.int64())
+    number = np.array([batch[0][1]])
+    located = known.locate(rows, ["key"], hash_columns(rows, ["key"]), None, number, None).located
+    session.apply(located, lambda current: [current[0] + located.grouping.sizes])
+
+
+def test_keys_that_do_not_come_again_are_forgotten_and_others_are_not(monkeypatch):
+    monkeypatch.setattr("dask_elastic.executor.windows.known_cells.FEW_ENTRIES", 4_096)
+    store = make_store(pa.int64())
+    session = store.session(1)
+    new, same = KnownCells(store, session, GROUPS), KnownCells(store, session, GROUPS)
+    batches, most = [], 0
+    for cell in range(200):
+        batches.append([(100 * cell + key, cell) for key in range(100)])
+        counted_in_one(store, session, new, batches[-1])
+        most = max(most, new.count)
+        batches.append([(-1 - key, cell) for key in range(1_500)])
+        counted_in_one(store, session, same, batches[-1])
+    check(store, batches, pa.int64())
+    assert most < 3_000, "of 20,000 keys in all"
+    assert new.count <= most
+    assert sum(map(len, new._tables.values())) <= 64 * 2_048
+    assert same.count == 1_500
+
+
+def test_tables_made_for_many_keys_do_not_stay_large_when_there_are_few(monkeypatch):
+    monkeypatch.setattr("dask_elastic.executor.windows.known_cells.FEW_ENTRIES", 4_096)
+    store = make_store(pa.int64())
+    session = store.session(1)
+    known = KnownCells(store, session, GROUPS)
+    batches = [[(key, 0) for key in range(10_000)], *([(key, cell) for key in range(5)] for cell in range(1, 140))]
+    for batch in batches:
+        counted_in_one(store, session, known, batch)
+    check(store, batches, pa.int64())
+    assert known.count == 5
+    assert sum(map(len, known._tables.values())) <= 64 * 1_024
