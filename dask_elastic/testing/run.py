@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
+from dask_elastic.topology.casting import stack_rows
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.operators import SinkOperator, SourceOperator
@@ -225,8 +226,8 @@ def _outputs(topology: Topology, world: World) -> dict[str, pa.Table]:
     for operator in topology.operators:
         batches = received.get(operator.name)
         if isinstance(operator, SinkOperator) and batches:
-            table = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in sorted(batches, key=_step)])
-            outputs[operator.name] = table.unify_dictionaries()
+            tables = [pa.Table.from_batches([rows]) for _, rows in sorted(batches, key=_step)]
+            outputs[operator.name] = stack_rows(tables, f"the rows of sink {operator.name!r}").unify_dictionaries()
     for operator in topology.operators:
         producers = topology.inputs(operator.name)
         if operator.name in outputs and isinstance(operator, SinkOperator) and len(producers) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,8 +52,8 @@ def as_table(value: object) -> pa.Table | None:
     Parameters
     ----------
     value : object
-        A RecordBatch or Table, a dict of columns, a pandas DataFrame (without its index), or an object with Arrow's
-        PyCapsule interface, such as a Polars DataFrame.
+        A RecordBatch or Table, a dict of columns, a pandas DataFrame (levels of its index that have a name become
+        columns), or an object with Arrow's PyCapsule interface, such as a Polars DataFrame.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def as_table(value: object) -> pa.Table | None:
         if isinstance(value, Mapping):
             return table_of_columns(value)
         if _is_pandas_frame(value):
-            return pa.Table.from_pandas(value, preserve_index=False)
+            return pa.Table.from_pandas(_with_named_levels(value), preserve_index=False)
         return _imported(value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ValueError(str(error)) from error
@@ -172,6 +173,16 @@ def _imported(value: object) -> pa.Table:
         [plain_column(*each) for each in zip(rows.columns, schema.types, strict=True)] for rows in table.to_batches()
     ]
     return pa.Table.from_batches([pa.RecordBatch.from_arrays(columns, schema=schema) for columns in batches], schema)
+
+
+def _with_named_levels(frame: Any) -> Any:
+    """Return a data frame of pandas with the named levels of its index as columns, such as the keys of a groupby."""
+    named = [name for name in frame.index.names if name is not None]
+    if clashing := [name for name in named if name in frame.columns]:
+        raise ValueError(
+            f"its index and a column are both named {clashing[0]!r}: call reset_index(drop=True), or rename one of them"
+        )
+    return frame.reset_index(level=named) if named else frame
 
 
 def _is_pandas_frame(value: object) -> bool:

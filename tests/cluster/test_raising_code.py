@@ -75,13 +75,24 @@ def test_unpicklable_error_reaches_client_as_text(client, numbers):
         job.wait(**RUN)
 
 
-def test_function_that_exits_its_thread_fails_job(client, numbers):
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_function_that_exits_its_thread_fails_job(client, numbers, raised):
     def leaves(batch):
-        raise SystemExit(3)
+        raise raised
 
     job = de.submit(mapped(leaves, numbers), client)
-    with pytest.raises(errors.JobFailed):
+    with pytest.raises(errors.JobFailed, match=f"(?s){raised.__name__}.*in leaves"):
         job.wait(**RUN)
+
+
+def test_rows_of_unlike_streams_are_not_collected_as_one_table(client, numbers):
+    topology = de.Topology("unlike")
+    whole, part = (topology.source(f"{len(names)}", de.sources.Arrow(numbers.select(names))) for names in ("kv", "v"))
+    whole.union(part).sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    job.wait(**RUN)
+    with pytest.raises(errors.SchemaMismatch, match=r"rows of sink 'out'.* differ in their columns: .*v: int64"):
+        job.collect("out")
 
 
 @pytest.mark.parametrize("stateful", [False, True])

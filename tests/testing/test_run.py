@@ -99,6 +99,28 @@ def test_input_as_pandas_frame_is_converted_without_index():
     assert result.state["per_plane"].schema.names == ["plane", "flights", "delay", "worst"]
 
 
+def test_named_levels_of_the_index_of_a_pandas_frame_become_columns():
+    topology = Topology("totals")
+    rows = topology.source("rows", Pushed())
+    rows.map(lambda batch: batch.to_pandas().groupby("plane")[["delay"]].sum(), name="sums").sink(Nowhere(), name="out")
+    frame = pd.DataFrame({"delay": [1, 2, 3]}, index=pd.Index(["a", "b", "a"], name="plane"))
+    result = run(topology, {"rows": frame})
+    assert result.outputs["out"].sort_by("plane").to_pydict() == {"plane": ["a", "b"], "delay": [4, 2]}
+    frame["plane"] = "c"
+    with pytest.raises(
+        TopologyError, match=r"index and a column are both named 'plane': call reset_index\(drop=True\)"
+    ):
+        run(topology, {"rows": frame})
+
+
+def test_rows_of_unlike_streams_are_no_table():
+    topology = Topology("unlike")
+    left, right = topology.source("left", Broken()), topology.source("right", Broken())
+    left.union(right).sink(Nowhere(), name="both")
+    with pytest.raises(SchemaMismatch, match=r"the rows of sink 'both' differ in their columns: a: int64; b: int64\."):
+        run(topology, {"left": pa.table({"a": [1]}), "right": pa.table({"b": [2]})})
+
+
 def test_input_of_parallel_source_is_read_once():
     result = run(per_plane(Flights(parallel=3)), {"flights": FLIGHTS.to_batches(max_chunksize=1)})
     assert sorted_rows(result.state["per_plane"]) == EXPECTED

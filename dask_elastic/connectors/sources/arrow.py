@@ -26,7 +26,7 @@ class Arrow(ColumnSource):
     Parameters
     ----------
     rows : table, or sequence of RecordBatch
-        The rows: a pyarrow Table or RecordBatch, a dict of columns, a pandas or Polars DataFrame (without its index),
+        The rows: a pyarrow Table or RecordBatch, a dict of columns, a pandas or Polars DataFrame,
         or another object with Arrow's PyCapsule interface. All batches of a sequence must have the same schema.
     columns : sequence of str, optional
         The columns to offer; all by default.

@@ -22,6 +22,7 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.tables import read_table
+from dask_elastic.topology.casting import stack_rows
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 
@@ -389,9 +390,14 @@ class JobReader(JobMeasures):
         -------
         pyarrow.Table
             The rows; those of one node in the order in which they were written, nodes in no particular order.
+
+        Raises
+        ------
+        SchemaMismatch
+            If rows of unlike columns have reached the sink.
         """
         parts = [read_table(part) for part in self._ask(job_calls.Collect(self.name, sink))]
-        return pa.concat_tables(parts) if parts else pa.table({})
+        return stack_rows(parts, f"the rows of sink {sink!r} of job {self.name!r}")
 
     def dead_letters(self, operator: str | None = None) -> Any:
         """Return the rows on which user code raised, under ``on_error="skip"``.

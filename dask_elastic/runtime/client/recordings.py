@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from dask_elastic.control.recording import dumps, loads
+from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 
 
@@ -50,7 +51,7 @@ def load_snapshots(path: str | PathLike[str]) -> list[Snapshot]:
     Raises
     ------
     PlanningError
-        If the file is not such a file, or is damaged; names the line.
+        If the file is not such a file, or is damaged; names it and the line.
 
     Examples
     --------
@@ -61,4 +62,7 @@ def load_snapshots(path: str | PathLike[str]) -> list[Snapshot]:
     ...     load_snapshots(path)
     [Snapshot(now=1.5, nodes=(), jobs=())]
     """
-    return loads(Path(path).read_bytes())
+    try:
+        return loads(Path(path).read_bytes())
+    except PlanningError as error:
+        raise PlanningError(f"{path}: {error}") from error

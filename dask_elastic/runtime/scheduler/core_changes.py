@@ -90,6 +90,8 @@ class CoreChanges:
             if leaving:
                 raise PlanningError(f"worker {leaving[0]} is about to leave: it gets no more cores")
             wanted = {record.nodes.index(address): _count(count, 0) for address, count in cores.items()}
+            if not any(wanted.values()):
+                raise PlanningError(f"an executor keeps at least one core, but {cores} was requested")
             self._check_fit(record, key, sum(wanted.values()))
             return wanted
         count = _count(cores, 1)

@@ -277,8 +277,7 @@ class Handlers:
         """Return the rows that a sink here keeps for the client, as an Arrow IPC stream; none without the sink."""
         job_part = self._part(call)
         sink = job_part.sinks.get(ExecutorId(call.operator, job_part.spec.node))
-        batches = [] if sink is None else await self.node.in_thread(sink.collected)
-        return _payload(pa.Table.from_batches(batches) if batches else None)
+        return _payload(None if sink is None else await self.node.in_thread(sink.collected))
 
     async def dead_letters(self, call: part_calls.DeadLetters) -> tuple[Payload, ...]:
         """Return the dead letters of an operator here, as an Arrow IPC stream."""

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from dask_elastic.executor.error_policy import with_trace
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.last_sender import LastSender
 from dask_elastic.runtime.transport.lease_gate import LeaseGate
 from dask_elastic.runtime.transport.run_thread import RunThread
 from dask_elastic.runtime.worker.user_calls import UserCalls
+from dask_elastic.vocab.errors import JobFailed
 
 
 class JobThreads:
@@ -58,8 +60,10 @@ class JobThreads:
                 run()
             except Aborted:
                 return
-            except BaseException as error:  # reported to the client as the job's error
+            except Exception as error:  # reported to the client as the job's error
                 self._fail(error)
+            except BaseException as error:  # reported as well; a KeyboardInterrupt has no text of its own
+                self._fail(JobFailed(with_trace("user code has ended its thread", error)))
 
         return guarded
 

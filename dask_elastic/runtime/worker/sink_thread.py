@@ -22,6 +22,7 @@ from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
+from dask_elastic.topology.casting import stack_rows
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.topology.transactions import Transactions
 from dask_elastic.vocab.barrier import Barrier
@@ -180,9 +181,14 @@ class SinkThread:
         """Wake the thread, so that it sees that the job has ended."""
         self._waiting.put(None)
 
-    def collected(self) -> list[pa.RecordBatch]:
-        """Return the batches that the writer keeps for the client."""
-        return [] if self._writer is None else self._writer.collected()
+    def collected(self) -> pa.Table | None:
+        """Return the rows that the writer keeps for the client."""
+        try:
+            batches = [] if self._writer is None else self._writer.collected()
+        except SinkError as error:
+            raise SinkError(f"sink {self.identity.component!r}: {error}") from error
+        tables = [pa.Table.from_batches([rows]) for rows in batches]
+        return stack_rows(tables, f"the rows of sink {self.identity.component!r}") if tables else None
 
     def rows_per_second(self) -> float:
         """Return the recent rate of writing; called for each report of the worker."""
