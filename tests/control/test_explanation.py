@@ -229,3 +229,14 @@ def test_surplus_of_a_job_without_target_waits_for_other_executors():
     given = evidence(executor(cores={0: 2}, arrival=100.0), target=None)
     found = replace(given, snapshots=[replace(given.current, now=float(second)) for second in range(5)]).planned()
     assert "which it keeps while no other executor needs them, since the job has no latency target" in found.reason
+
+
+def test_queue_that_grows_at_another_executor_is_not_blamed_on_this_one():
+    import numpy as np
+
+    skewed = np.array([8.0, 1.0, 1.0])
+    hot = executor(0, cores={0: 2, 1: 1}, arrival=5000.0, shard_load=skewed, queue=9_000, entry=False)
+    light = executor(1, cores={1: 2}, arrival=400.0)
+    assert "stability" not in reasons(hot, light, index=1, target=0.003)
+    assert "target: with " in reasons(hot, light, index=1, target=0.003)
+    assert "stability: with 2 cores its queue would grow" in reasons(hot, light, index=0, target=0.003)

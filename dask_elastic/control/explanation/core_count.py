@@ -116,7 +116,11 @@ def _need(preview: Preview, position: int, settings: ControlSettings) -> str:
 def _with_one_less(demand: JobDemand, position: int, settings: ControlSettings) -> float:
     fewer = demand.needed.copy()
     fewer[position] -= 1
-    return demand.queues.scaled(_caution(demand, settings)).latency(fewer)
+    queues = demand.queues.scaled(_caution(demand, settings))
+    # Queues of other executors that grow in any case, as with a hot key, say nothing about this one.
+    counts = queues.loads < demand.needed
+    counts[position] = True
+    return queues.take(counts).latency(fewer[counts])
 
 
 def _caution(demand: JobDemand, settings: ControlSettings) -> float:

@@ -59,7 +59,7 @@ class ExecutorExplanation:
     >>> held, why = {"tcp://a:1": 2}, ("stability: with 1 core its queue would grow",)
     >>> one = ExecutorExplanation(ExecutorId("count", 0), "tcp://a:1", held, 900.0, 600.0, 2, 4, 0, why, (), ())
     >>> one.load, one.summary
-    (1.5, '2 cores; 900 rows/s arrive and a core serves 600 rows/s, so 1.50 cores are busy')
+    (1.5, '2 cores; 900 rows/s arrive and a core serves 600 rows/s, a load of 1.50 cores')
     """
 
     executor: ExecutorId
@@ -88,8 +88,8 @@ class ExecutorExplanation:
         if self.service_rate is None:
             return f"{held}; {self.arrival_rate:,.0f} rows/s arrive, none are processed yet"
         return (
-            f"{held}; {self.arrival_rate:,.0f} rows/s arrive and a core serves {self.service_rate:,.0f} rows/s, so "
-            f"{self.load:.2f} cores are busy"
+            f"{held}; {self.arrival_rate:,.0f} rows/s arrive and a core serves {self.service_rate:,.0f} rows/s, a "
+            f"load of {self.load:.2f} cores"
         )
 
     def lines(self) -> Iterable[tuple[str, str]]:
@@ -144,7 +144,7 @@ class JobExplanation:
     >>> print(explained)
     words: 2 cores; target 100 ms, measured 40 ms and predicted 50 ms
     <BLANKLINE>
-    count[0]: 2 cores; 900 rows/s arrive and a core serves 600 rows/s, so 1.50 cores are busy
+    count[0]: 2 cores; 900 rows/s arrive and a core serves 600 rows/s, a load of 1.50 cores
       why so many:       stability: with 1 core its queue would grow
       at twice the load: 4 cores
     >>> explained.to_pandas()[["operator", "cores", "wanted"]].values.tolist()
