@@ -17,6 +17,7 @@ from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.casting import stack_rows
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
+from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
@@ -148,6 +149,9 @@ def run(
     if executors is not None and executors < 1:
         raise TopologyError(f"executors is {executors!r}; give 1 or more, or None for the operators' own numbers.")
     given = dict(inputs or {})
+    if not given:
+        # As at submit. Of other rows, the columns may be others than those of the source.
+        known_inputs(topology)
     components = [_with_rows(component, given) for component in build_components(topology, fuse)]
     if given:
         raise _unknown(topology, [*given])

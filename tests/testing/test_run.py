@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dask_elastic.connectors.sources import Arrow
 from dask_elastic.testing import run
 from dask_elastic.topology import Sink, Source, Topology
 from dask_elastic.topology import aggregate as agg
@@ -111,6 +112,14 @@ def test_named_levels_of_the_index_of_a_pandas_frame_become_columns():
         TopologyError, match=r"index and a column are both named 'plane': call reset_index\(drop=True\)"
     ):
         run(topology, {"rows": frame})
+
+
+def test_expression_over_a_missing_column_is_refused_as_at_submit():
+    topology = Topology("late")
+    flights = topology.source("flights", Arrow(FLIGHTS))
+    flights.filter(pc.field("dely") > 15, name="late").sink(Nowhere(), name="out")
+    with pytest.raises(SchemaMismatch, match="filter 'late' reads column 'dely', which its input lacks"):
+        run(topology)
 
 
 def test_rows_of_unlike_streams_are_no_table():
