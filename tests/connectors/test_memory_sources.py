@@ -93,6 +93,15 @@ def test_missing_column_is_named_with_the_existing_ones():
             act()
 
 
+def test_columns_of_one_name_are_refused_if_they_are_read():
+    rows = pa.table([[1], [2], [3]], names=["a", "a", "b"])
+    with pytest.raises(SourceError, match=r"2 columns are named 'a'\. Rename one, or leave it out with columns="):
+        sources.Arrow(rows).check()
+    only = sources.Arrow(rows, columns=["b"])
+    only.check()
+    assert [batch.to_pydict() for batch, _ in only.read(SourceContext())] == [{"b": [3]}]
+
+
 def test_event_time_of_other_type_is_refused():
     sources.Arrow(TABLE, event_time="at").check()
     sources.Arrow(pa.table({"day": [datetime.date(2013, 1, 1)]}), event_time="day").check()

@@ -134,7 +134,7 @@ class ColumnSource(Source):
         Raises
         ------
         SourceError
-            When a column does not exist, or event time is not a timestamp or date.
+            When a column does not exist, another has the same name, or event time is not a timestamp or date.
         """
         offered = list(schema.names if self.columns is None else self.columns)
         self._require(offered, schema.names)
@@ -145,7 +145,13 @@ class ColumnSource(Source):
         if self.event_time is not None and self.event_time not in offered:
             offered.append(self.event_time)
         # A batch without columns loses its number of rows when it is sent: keep one column.
-        return [name for name in offered if name in wanted] or offered[:1]
+        names = [name for name in offered if name in wanted] or offered[:1]
+        if twice := [name for name in names if schema.names.count(name) > 1]:
+            count = schema.names.count(twice[0])
+            raise SourceError(
+                f"{self!r}: {count} columns are named {twice[0]!r}. Rename one, or leave it out with columns=[...]."
+            )
+        return names
 
     def _require(self, names: Sequence[str], present: Sequence[str]) -> None:
         missing = [name for name in names if name not in present]
