@@ -191,3 +191,30 @@ def test_batches_without_a_name_are_forgotten_after_they_are_read():
     remembered = [name for name in names if ledger.chosen(name, 0)]
     assert remembered == names[-3:]
     assert ledger.epochs == ledger.rows == 10
+
+
+@pytest.mark.parametrize("kind", [EpochKind.NAMED, EpochKind.STREAM])
+def test_queries_that_have_not_committed_for_long_are_forgotten(kind):
+    ledger = EpochLedger(1, queries=3)
+
+    def commit(query: str, epoch: int, rows: list[int]) -> int:
+        origin = EpochOrigin(kind, f"/checkpoints/{query}" if kind.streaming else "")
+        return ledger.commit(query, epoch, [StagedPart(AttemptId(query, epoch, 0, "a"), 0, *rows)], origin).number
+
+    waits = commit("waits", 0, [1, 5])
+    for number in range(50):
+        commit(f"query {number}", 0, [1, 7])
+        ledger.acknowledge(0, 0)
+    assert len(ledger._queries) == 51, "nothing has been read: every query has an epoch that waits"
+    ledger.acknowledge(0, waits + 48)
+    assert [*ledger._queries] == ["query 47", "query 48", "query 49"]
+    assert ledger.snapshot().positions.newest.keys() <= ledger._queries.keys()
+    assert len(ledger.snapshot().positions.queries) == (3 if kind.streaming else 0)
+    assert len(ledger.snapshot().records) == 3
+
+    commit("query 48", 1, [1, 8])
+    ledger.acknowledge(0, ledger.epochs)
+    commit("new", 0, [1, 9])
+    assert [*ledger._queries] == ["query 49", "query 48", "new"]
+    assert ledger.is_committed("query 48", 0)
+    assert not ledger.is_committed("query 47", 0)

@@ -14,6 +14,9 @@ from dask_elastic.vocab.errors import BatchMismatch, HandoffError
 KEPT = 1_000
 """Acknowledged epochs of a query that the ledger remembers."""
 
+QUERIES = 10_000
+"""Queries that the ledger remembers: those that have committed last, and those of epochs that wait."""
+
 KEPT_IN_CHECKPOINTS = 100
 """Epochs of a query that checkpoints remember; Spark repeats only the newest one."""
 
@@ -59,6 +62,8 @@ class EpochLedger:
         which only a commit repeats that is sent again over another connection.
     positions : QueryPositions, optional
         Refuses epochs that do not continue their query.
+    queries : int
+        How many queries to remember. Programs that run for months may start a new one every minute.
     durable : bool
         Whether instances may read acknowledged records again: these stay until a checkpoint covers them.
 
@@ -80,17 +85,24 @@ class EpochLedger:
     """
 
     def __init__(
-        self, instances: int, kept: int = KEPT, positions: QueryPositions | None = None, durable: bool = False
+        self,
+        instances: int,
+        kept: int = KEPT,
+        positions: QueryPositions | None = None,
+        durable: bool = False,
+        queries: int = QUERIES,
     ):
         self.instances = instances
         self.durable = durable
         self.positions = positions or QueryPositions()
         self.kept = kept
+        self.queries = queries
         self.rows = 0
         self.newest: EpochRecord | None = None
         self.closed = False
         self._count = 0
-        self._queries: dict[str, OrderedDict[int, EpochRecord]] = {}
+        # Those that have committed last are the last ones.
+        self._queries: OrderedDict[str, OrderedDict[int, EpochRecord]] = OrderedDict()
         self._forgotten: dict[str, int] = {}
         self._batches: OrderedDict[str, EpochRecord] = OrderedDict()
         # The newest record that each instance has read, and the records that it may still read.
@@ -250,6 +262,7 @@ class EpochLedger:
             self._batches[record.query] = record
         else:
             self._queries.setdefault(record.query, OrderedDict())[record.epoch] = record
+            self._queries.move_to_end(record.query)
 
     def _await(self, record: EpochRecord) -> None:
         for instance, pending in enumerate(self._pending):
@@ -320,6 +333,7 @@ class EpochLedger:
         return self._batches.get(query) if records is None else records.get(epoch)
 
     def _forget(self, query: str) -> None:
+        """Forget what is too old of a query, of batches without a name, and the query that is too old."""
         waiting = {record.number for pending in self._pending for record in pending}
         while len(self._batches) > self.kept and next(iter(self._batches.values())).number not in waiting:
             self._batches.popitem(last=False)
@@ -327,6 +341,13 @@ class EpochLedger:
         while len(records) > self.kept and next(iter(records.values())).number not in waiting:
             epoch, _ = records.popitem(last=False)
             self._forgotten[query] = max(epoch, self._forgotten.get(query, -1))
+        while len(self._queries) > self.queries:
+            oldest, records = next(iter(self._queries.items()))
+            if any(record.number in waiting for record in records.values()):
+                break
+            del self._queries[oldest]
+            self._forgotten.pop(oldest, None)
+            self.positions.forget(oldest)
 
     def _checked(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> tuple[int, int]:
         """Return the sums of rows and digests of the parts."""

@@ -90,6 +90,11 @@ class QueryPositions:
             self._newest[query] = max(epoch, self._newest.get(query, epoch))
             self._queries[origin.checkpoint] = query
 
+    def forget(self, query: str) -> None:
+        """Forget a query: it may no longer continue, and its input may come again."""
+        if self._newest.pop(query, None) is not None:
+            self._queries = {place: one for place, one in self._queries.items() if one != query}
+
     def marks(self) -> QueryMarks:
         """Return how far the queries have come."""
         return QueryMarks(dict(self._newest), dict(self._queries))
