@@ -18,6 +18,7 @@ from dask_elastic.control.recording import (
     snapshot_from_dict,
     snapshot_to_dict,
 )
+from dask_elastic.runtime.client.recordings import load_snapshots
 from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.group_flow import GroupFlow
@@ -182,3 +183,10 @@ LINES = dumps([Snapshot(1.0, (), ()), Snapshot(2.0, (), ())]).splitlines()
 def test_damaged_recording_raises_with_line(data, message):
     with pytest.raises(PlanningError, match=message):
         loads(data)
+
+
+def test_damaged_file_of_snapshots_is_named(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("{}")
+    with pytest.raises(PlanningError, match=r"notes\.txt: line 1: this is not a recording"):
+        load_snapshots(path)
