@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from traceback import format_exception_only
 
 import cloudpickle
 
@@ -53,5 +52,4 @@ def error_text(data: bytes) -> str:
         error = load_error(data)
     except Exception as problem:  # unpickling runs code of the error's class, which may raise anything
         return f"an error that cannot be unpickled here ({type(problem).__name__}: {problem})"
-    # Of other errors, the text may be empty, or useless without the type.
-    return str(error) if isinstance(error, ElasticError) else "".join(format_exception_only(error)).strip()
+    return str(error) or type(error).__name__
