@@ -171,7 +171,9 @@ class KnownCells:
             self._store.find(*parts)
             first, ordinals = distinct_keys(parts[0], None if checks is None else parts[1])
             return Grouping(ordinals, len(first))
-        return self._grouped(cells * len(self.hashes) + self.ordinals(hashes, checks), numbers)[1]
+        # First: new keys may make the tables longer, or let them begin again.
+        ordinals = self.ordinals(hashes, checks)
+        return self._grouped(cells * len(self.hashes) + ordinals, numbers)[1]
 
     def _at_layout(self, layout: int) -> None:
         if self._layout != layout:

@@ -163,3 +163,17 @@ def test_tables_made_for_many_keys_do_not_stay_large_when_there_are_few(monkeypa
     check(store, batches, pa.int64())
     assert known.count == 5
     assert sum(map(len, known._tables.values())) <= 64 * 1_024
+
+
+def test_rows_are_grouped_for_rehearsals_although_the_tables_begin_again_or_grow():
+    store = make_store(pa.int64())
+    session = store.session(1)
+    known = KnownCells(store, session, GROUPS)
+    counted_in_one(store, session, known, [(key, 0) for key in range(10_000)])
+    known._has_old_keys = True
+    for count in (20, 40, 3_000):
+        rows = keys_of([(key, 0) for key in range(count)] * 2, pa.int64())
+        cells = np.repeat([0, 1], count)
+        grouping = known.grouped(hash_columns(rows, ["key"]), None, np.array([3, 4]), cells, by_index=False)
+        assert grouping.count == 2 * count, "a group for each key and cell"
+        assert sorted(grouping.ordinals.tolist()) == [*range(2 * count)]
