@@ -14,11 +14,11 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
-from dask_elastic.topology.casting import stack_rows
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import SinkOperator, SourceOperator
+from dask_elastic.topology.schema import stack_rows
 from dask_elastic.topology.source import Source, SourceContext
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
 from dask_elastic.topology.topology import Topology

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,49 +83,6 @@ def cast_rows(schema: pa.Schema, rows: pa.RecordBatch, where: str, declarer: str
         raise SchemaMismatch(f"{where}: {difference}. Convert them to the columns {wanted} of {declarer}.")
     columns = [_cast(rows.column(field.name), field, where, declarer) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def stack_rows(tables: Sequence[pa.Table], where: str) -> pa.Table:
-    """Return the rows of several tables as one.
-
-    Parameters
-    ----------
-    tables : sequence of Table
-        The rows; without any, the result has no columns.
-    where : str
-        What the rows are, for the error text.
-
-    Returns
-    -------
-    Table
-        The rows in order, with the columns of the first table. A column without a type gets that of another table.
-
-    Raises
-    ------
-    SchemaMismatch
-        When the tables have other columns or types.
-
-    Examples
-    --------
-    >>> stack_rows([pa.table({"n": [None]}), pa.table({"n": [2]})], "rows")["n"].to_pylist()
-    [None, 2]
-    >>> stack_rows([pa.table({"n": [1]}), pa.table({"k": ["a"]})], "the rows of sink 'out'")
-    Traceback (most recent call last):
-        ...
-    dask_elastic.vocab.errors.SchemaMismatch: the rows of sink 'out' differ in their columns: n: int64; k: string. ...
-    """
-    if not tables:
-        return pa.table({})
-    names = tables[0].column_names
-    if all(table.schema.equals(tables[0].schema) for table in tables):
-        return pa.concat_tables(tables)
-    if all(sorted(table.column_names) == sorted(names) for table in tables):
-        with contextlib.suppress(pa.ArrowTypeError, pa.ArrowInvalid):  # columns of unlike types
-            return pa.concat_tables([table.select(names) for table in tables], promote_options="default")
-    schemas = dict.fromkeys(", ".join(f"{field.name}: {field.type}" for field in table.schema) for table in tables)
-    raise SchemaMismatch(
-        f"{where} differ in their columns: {'; '.join(schemas)}. Make them alike in a map before the sink."
-    )
 
 
 def _difference(schema: pa.Schema, found: pa.Schema) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.casting import cast_rows, stack_rows
+from dask_elastic.topology.casting import cast_rows
 from dask_elastic.vocab.errors import SchemaMismatch
 
 NOON = datetime.datetime(2026, 3, 1, 12)
@@ -106,15 +106,3 @@ def test_only_columns_that_differ_are_named():
     twice = pa.RecordBatch.from_arrays([pa.array([1])] * 3, ["a", "a", "b"])
     with pytest.raises(SchemaMismatch, match="column 'a' 2 times"):
         cast_rows(schema, twice, "rows")
-
-
-def test_stacked_rows_have_the_columns_of_the_first_table():
-    first, second = pa.table({"k": ["a"], "v": pa.nulls(1)}), pa.table({"v": [2], "k": ["b"]})
-    assert stack_rows([first, second], "rows").to_pydict() == {"k": ["a", "b"], "v": [None, 2]}
-    assert stack_rows([], "rows").num_columns == 0
-
-
-@pytest.mark.parametrize("other", [{"k": [1], "v": [2]}, {"k": ["a"]}, {"k": ["a"], "v": [2], "w": [3]}])
-def test_rows_of_unlike_columns_are_not_stacked(other):
-    with pytest.raises(SchemaMismatch, match="rows differ in their columns: k: string, v: int64; k: "):
-        stack_rows([pa.table({"k": ["a"], "v": [2]}), pa.table(other)], "rows")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.schema import check_schema, describe_difference, plain_schema
+from dask_elastic.topology.schema import check_schema, describe_difference, plain_schema, stack_rows
 from dask_elastic.vocab.errors import SchemaMismatch
 
 EXPECTED = pa.schema({"delay": pa.int64(), "plane": pa.string()})
@@ -109,3 +109,15 @@ def test_check_schema_error_names_place_and_expected_columns():
         "source 'flights': column 'delay': int32 instead of int64; missing: 'plane'; unexpected: 'when'. "
         "Its rows need the columns delay: int64, plane: string."
     )
+
+
+def test_stacked_rows_have_the_columns_of_the_first_table():
+    first, second = pa.table({"k": ["a"], "v": pa.nulls(1)}), pa.table({"v": [2], "k": ["b"]})
+    assert stack_rows([first, second], "rows").to_pydict() == {"k": ["a", "b"], "v": [None, 2]}
+    assert stack_rows([], "rows").num_columns == 0
+
+
+@pytest.mark.parametrize("other", [{"k": [1], "v": [2]}, {"k": ["a"]}, {"k": ["a"], "v": [2], "w": [3]}])
+def test_rows_of_unlike_columns_are_not_stacked(other):
+    with pytest.raises(SchemaMismatch, match="rows differ in their columns: k: string, v: int64; k: "):
+        stack_rows([pa.table({"k": ["a"], "v": [2]}), pa.table(other)], "rows")

@@ -22,7 +22,7 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.tables import read_table
-from dask_elastic.topology.casting import stack_rows
+from dask_elastic.topology.schema import stack_rows
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
 

@@ -22,7 +22,7 @@ from dask_elastic.runtime.worker.buffers.turn_queue import TurnQueue
 from dask_elastic.runtime.worker.exchange import Exchange
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.turns import TURNS
-from dask_elastic.topology.casting import stack_rows
+from dask_elastic.topology.schema import stack_rows
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.topology.transactions import Transactions
 from dask_elastic.vocab.barrier import Barrier
