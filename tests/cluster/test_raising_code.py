@@ -11,13 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.runtime.transport.lease_gate import LeaseGate
+from dask_elastic.runtime.worker import idle_watch
 from dask_elastic.vocab import errors
 
 # Workers import this file too, for what they are asked to run.
 sys.path.insert(0, str(Path(__file__).parent))
-from counting_jobs import RUN, mapped
+from counting_jobs import RUN, SCHEMA, mapped
 
 
 def test_raising_function_fails_job_and_is_named(client, numbers):
@@ -260,3 +263,60 @@ def test_code_that_does_not_return_is_reported_until_it_returns(stage, client, w
     events = [event for _, event in client.get_events("dask_elastic")[seen:] if event.get("job") == "stalled"]
     (stalled,) = [event for event in events if event["event"] == "stalled" and event["frame"] == found["frame"]]
     assert (stalled["operator"], stalled["worker"]) == (stage, found["worker"])
+
+
+class SlowEnd:
+    """Holds the thread that ends a part of a job until the worker has made another report."""
+
+    def __init__(self, node, patch):
+        self.node = node
+        self.made = threading.Event()
+        self.held = 0
+        self._report, self._end = node._report, LeaseGate.end
+        patch.setattr(node, "_report", self.report)
+        patch.setattr(LeaseGate, "end", lambda gate: self.end(gate))
+
+    async def report(self, part):
+        """Report, and let the thread go on if this report was begun while it waited."""
+        began = self.held
+        await self._report(part)
+        if began:
+            self.made.set()
+
+    def end(self, gate):
+        """Wait, in the thread of the job that ends it."""
+        self._end(gate)
+        if threading.current_thread().name.startswith("elastic-fails"):
+            self.held += 1
+            self.node.wake()
+            assert self.made.wait(100)
+
+
+@pytest.mark.parametrize("idle_after", [0.3, idle_watch.IDLE_AFTER], ids=["idle", "busy"])
+def test_error_is_reported_if_a_report_is_made_while_the_job_ends(
+    small_cluster, monkeypatch, wait_until, tmp_path, idle_after
+):
+    down = tmp_path / "down"
+
+    def feed():
+        while not down.exists():
+            time.sleep(0.01)
+        raise ConnectionError("the feed is down")
+        yield
+
+    monkeypatch.setattr(idle_watch, "IDLE_AFTER", idle_after)
+    topology = de.Topology("fails")
+    topology.source("feed", de.sources.Iterable(feed, schema=SCHEMA)).sink(de.sinks.Collect())
+    cluster = small_cluster(n_workers=1, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = de.submit(topology, client, latency_target=None)
+        node = cluster.workers[0].plugins["dask-elastic-worker"].runtime
+        part = node.job_parts[job.name]
+        wait_until(lambda: part.last_report._sent is not None, "the worker has reported")
+        if idle_after < 1:
+            wait_until(lambda: part.idle_watch.idle, "the job is idle")
+        slow = SlowEnd(node, monkeypatch)
+        down.touch()
+        with pytest.raises(errors.JobFailed, match="the feed is down"):
+            job.wait(**RUN)
+        assert slow.held

@@ -90,7 +90,6 @@ class JobPart:
 
     def __init__(self, node: NodeServices, spec: JobSpec, components: Iterable[Component]):
         self.job = spec.job
-        self.error: BaseException | None = None
         self.refused = 0
         self.reported_end = False
         self.suspects_reported = self.suspects_cleared = 0
@@ -138,6 +137,11 @@ class JobPart:
     def ended(self) -> bool:
         """Whether the job has ended here, by itself or not."""
         return self.threads.ended
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that the job has ended with here, if any."""
+        return self.threads.error
 
     @property
     def complete(self) -> bool:
@@ -265,12 +269,10 @@ class JobPart:
         for source in self.sources.values():
             source.stop()
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Stop at once; state and measures stay readable."""
-        with self._lock:
-            if not self.threads.end():
-                return
-            self.error = error
+    def end(self, error: BaseException | None = None) -> bool:
+        """Stop at once; state and measures stay readable. Returns False if the job had ended before."""
+        if not self.threads.end(error):
+            return False
         self.exchange.abort()
         self.moves.abort()
         self.groups.abort()
@@ -284,12 +286,11 @@ class JobPart:
             part.abort()
         if self.checkpoints is not None:
             self.checkpoints.keeper.abort()
+        return True
 
     def fail(self, error: BaseException) -> None:
         """End the job everywhere because of an error."""
-        first = not self.ended
-        self.end(error)
-        if first:
+        if self.end(error):
             self._node.job_failed(self.job, error)
 
     def _instance_ended(self, identity: ExecutorId) -> None:

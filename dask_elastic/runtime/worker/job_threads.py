@@ -33,6 +33,8 @@ class JobThreads:
         Where threads wait before they emit, unless the lease holds.
     ended : bool
         Whether the job has ended here: loops of threads check it whenever they are woken.
+    error : BaseException or None
+        The error that the job has ended with here, if any; it is there as soon as the job has ended.
     last_sender : LastSender
         What its sources leave to the last of those that send at a tick.
     runs : RunThread
@@ -44,6 +46,7 @@ class JobThreads:
     def __init__(self, job: str, fail: Callable[[BaseException], None], leased: bool = False):
         self.job = job
         self.ended = False
+        self.error: BaseException | None = None
         self.lease = LeaseGate(leased)
         self.last_sender = LastSender()
         self.user_calls = UserCalls()
@@ -75,10 +78,14 @@ class JobThreads:
             self._threads.append(thread)
         thread.start()
 
-    def end(self) -> bool:
-        """Note that the job has ended; returns False if it had ended before."""
+    def end(self, error: BaseException | None = None) -> bool:
+        """Note that the job has ended, perhaps with an error; returns False if it had ended before."""
         with self._lock:
-            first, self.ended = not self.ended, True
+            first = not self.ended
+            if first:
+                # In this order: who sees that the job has ended sees its error as well.
+                self.error = error
+                self.ended = True
         self.lease.end()
         self.runs.wake()
         return first

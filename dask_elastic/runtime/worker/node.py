@@ -397,7 +397,8 @@ class NodeRuntime:
 
     async def _report(self, job_part: JobPart) -> None:
         ended, last = job_part.ended, job_part.last_report
-        if job_part.is_busy():
+        if ended or job_part.is_busy():
+            # The last report is made and sent in any case: it may carry the error of the job.
             job_part.idle_watch.note()
         report = last.changed(await self.in_thread(part_report, job_part)) if last.is_due() else None
         try:
