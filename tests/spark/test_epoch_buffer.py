@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -17,8 +19,9 @@ from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, EpochsToRead, NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
-from dask_elastic.runtime.worker.buffers import spool_writer
+from dask_elastic.runtime.worker.buffers import epoch_buffer, spool_writer
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
+from dask_elastic.runtime.worker.buffers.staging import ABANDONED_SECONDS
 from dask_elastic.vocab.epoch import AttemptId, StagedPart
 from dask_elastic.vocab.errors import CheckpointError, HandoffError, SourceError
 from dask_elastic.vocab.identity import ExecutorId
@@ -140,6 +143,21 @@ def test_uncommitted_rows_are_not_read_and_dropped_by_the_next_commit(make, tmp_
     buffer.close()
     assert len(list(read(buffer))) == 1
     assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (0, 0, [])
+
+
+def test_rows_of_a_driver_that_never_came_back_are_dropped(make, tmp_path, monkeypatch):
+    buffer, ledger = make(2)
+    abandoned = asyncio.run(stage(buffer, 0, 3))
+    later = time.monotonic() + ABANDONED_SECONDS
+    monkeypatch.setattr(epoch_buffer, "time", SimpleNamespace(monotonic=lambda: later))
+    assert buffer.spilled
+    recent = asyncio.run(stage(buffer, 2, 1))
+    assert (buffer.memory, buffer.spilled, [*(tmp_path / "spilled").iterdir()]) == (CHUNK.nbytes, 0, [])
+    with pytest.raises(HandoffError, match="write the epoch again"):
+        commit(buffer, ledger, abandoned)
+    commit(buffer, ledger, recent)
+    buffer.close()
+    assert [batch.equals(ROWS) for batch in read(buffer)] == [True]
 
 
 def test_seal_of_missing_part_is_refused(make):

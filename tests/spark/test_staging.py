@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dask_elastic.runtime.worker.buffers.staging import Room, Staging
+from dask_elastic.runtime.worker.buffers.staging import ABANDONED_SECONDS, Room, Staging
 from dask_elastic.vocab.epoch import AttemptId
 from dask_elastic.vocab.errors import HandoffError
 
@@ -25,15 +25,27 @@ class StagingMachine(RuleBasedStateMachine):
         self.finished: set[AttemptId] = set()
         self.sealed: set[AttemptId] = set()
         self.number = 0
+        self.now = 0.0
+        self.since: dict[AttemptId, float] = {}
 
     @rule(attempt=st.sampled_from(ATTEMPTS))
     def begin(self, attempt):
         if attempt in self.model:
             with pytest.raises(HandoffError):
-                self.staging.begin(attempt)
+                self.staging.begin(attempt, self.now)
         else:
-            self.staging.begin(attempt)
+            self.staging.begin(attempt, self.now)
             self.model[attempt] = []
+            self.since[attempt] = self.now
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, ABANDONED_SECONDS]))
+    def drop_abandoned(self, seconds):
+        self.now += seconds
+        old = [
+            each for each in self.model if each not in self.sealed and self.now - self.since[each] > ABANDONED_SECONDS
+        ]
+        dropped = self.staging.drop_abandoned(self.now)
+        assert sorted(dropped) == sorted(chunk[0] for each in old for chunk in self._forget(each))
 
     @rule(attempt=st.sampled_from(ATTEMPTS), nbytes=st.integers(1, 60))
     def add(self, attempt, nbytes):

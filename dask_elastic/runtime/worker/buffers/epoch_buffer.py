@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -105,8 +106,11 @@ class EpochBuffer:
 
     def begin(self, attempt: AttemptId, schema: pa.Schema) -> None:
         """Begin to stage an attempt."""
+        now = time.monotonic()
+        # Nothing tells that a driver was killed. A commit that comes later still is refused, and Spark writes again.
+        self._change(lambda: self._staging.drop_abandoned(now))
         with self._lock:
-            self._staging.begin(attempt)
+            self._staging.begin(attempt, now)
             self._schemas[attempt] = schema
             if self._spool is not None:
                 self._writers[attempt] = SpoolWriter(self._spool, attempt, schema.serialize().to_pybytes())

@@ -11,6 +11,9 @@ from typing import Generic, NamedTuple, TypeVar
 from dask_elastic.vocab.epoch import AttemptId
 from dask_elastic.vocab.errors import HandoffError
 
+ABANDONED_SECONDS = 86_400.0
+"""An attempt that was not committed for so long is of a query that writes its epoch again, if it comes back at all."""
+
 Held = TypeVar("Held")
 """The data of a chunk: its bytes, or the file that holds them."""
 
@@ -43,6 +46,7 @@ class Chunk(NamedTuple, Generic[Held]):
 
 @dataclass
 class _Attempt(Generic[Held]):
+    since: float
     chunks: deque[Chunk[Held]] = field(default_factory=deque)
     finished: bool = False
     sealed: bool = False
@@ -112,8 +116,8 @@ class Staging(Generic[Held]):
         """Return whether an attempt is staged here and was chosen."""
         return attempt in self._attempts and self._attempts[attempt].sealed
 
-    def begin(self, attempt: AttemptId) -> None:
-        """Begin to stage an attempt.
+    def begin(self, attempt: AttemptId, now: float = 0.0) -> None:
+        """Begin to stage an attempt, at a time in seconds.
 
         Raises
         ------
@@ -122,7 +126,24 @@ class Staging(Generic[Held]):
         """
         if attempt in self._attempts:
             raise HandoffError(f"{attempt} is staged already.")
-        self._attempts[attempt] = _Attempt()
+        self._attempts[attempt] = _Attempt(now)
+
+    def drop_abandoned(self, now: float) -> list[Held]:
+        """Drop what was staged long ago and never committed, such as the rows of a driver that was killed.
+
+        Parameters
+        ----------
+        now : float
+            The time in seconds.
+
+        Returns
+        -------
+        list
+            The data of the dropped chunks.
+        """
+        before = now - ABANDONED_SECONDS
+        old = [attempt for attempt, state in self._attempts.items() if state.since < before and not state.sealed]
+        return [held for attempt in old for held in self.drop(attempt)]
 
     def room(self, nbytes: int) -> Room:
         """Return where a chunk of so many bytes goes."""
