@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dask_elastic.dashboard.job_flow import JobFlow
+from dask_elastic.control.job_flow import JobFlow
 from dask_elastic.dashboard.time_series import TimeSeriesStore
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dask_elastic.dashboard.quantities import count, duration, plural
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
+    from dask_elastic.control.job_flow import JobFlow
     from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
     from dask_elastic.dashboard.cluster_view import JobCard
-    from dask_elastic.dashboard.job_flow import JobFlow
 
 BAD, WARNING, HINT = "bad", "warning", "hint"
 SEVERITIES = (HINT, WARNING, BAD)

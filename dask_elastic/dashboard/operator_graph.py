@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from bokeh.models import Div
 
-from dask_elastic.dashboard.job_flow import BACKPRESSURED, HARDLY, Edge, JobFlow, OperatorFlow
+from dask_elastic.control.job_flow import BACKPRESSURED, HARDLY, Edge, JobFlow, OperatorFlow
 from dask_elastic.dashboard.quantities import count, duration, plural, rate
 from dask_elastic.dashboard.style_sheet import text_style
 from dask_elastic.topology.box_layout import Box, BoxLayout, Point, place

@@ -16,8 +16,8 @@ from dask_elastic.dashboard.style_sheet import text_style
 
 if TYPE_CHECKING:
     from dask_elastic.control.history import JobHistory
+    from dask_elastic.control.job_flow import JobFlow
     from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
-    from dask_elastic.dashboard.job_flow import JobFlow
 
 SHOWN = 100
 """Number of jobs in the table; those in trouble come first."""

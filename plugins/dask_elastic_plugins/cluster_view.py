@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from dask_elastic.control.job_flow import InstanceLoad, JobFlow, job_flow
 from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
 from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
-from dask_elastic.dashboard.job_flow import InstanceLoad, JobFlow, job_flow
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord

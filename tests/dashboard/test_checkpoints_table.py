@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from dask_elastic.control.job_flow import JobFlow
 from dask_elastic.dashboard.checkpoints.table import SHOWN, CheckpointsTable
 from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
 from dask_elastic.dashboard.cluster_view import JobCard
 from dask_elastic.dashboard.conditions import conditions
-from dask_elastic.dashboard.job_flow import JobFlow
 from dask_elastic.dashboard.page import ElasticPage
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 

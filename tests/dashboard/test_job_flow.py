@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.dashboard.job_flow import InstanceLoad, JobFlow, OperatorFlow, job_flow
+from dask_elastic.control.job_flow import InstanceLoad, JobFlow, OperatorFlow, job_flow
 from dask_elastic.dashboard.key_skew import key_skew
 from dask_elastic.dashboard.operator_graph import BUSY, IDLE, WAITING, colored, drawing
 from dask_elastic.vocab.identity import ExecutorId

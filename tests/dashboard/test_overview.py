@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from bokeh.models import CustomJS
 
+from dask_elastic.control.job_flow import InstanceLoad, job_flow
 from dask_elastic.dashboard.figures.time_figure import LEFT, RIGHT
-from dask_elastic.dashboard.job_flow import InstanceLoad, job_flow
 from dask_elastic.dashboard.page import ElasticPage
 from dask_elastic.vocab.plan import Outlook
 

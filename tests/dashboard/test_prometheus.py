@@ -10,10 +10,10 @@ import pytest
 from distributed import LocalCluster
 from prometheus_client.parser import text_string_to_metric_families
 
+from dask_elastic.control.job_flow import InstanceLoad, job_flow
 from dask_elastic.dashboard.checkpoints.taken import TakenCheckpoints
 from dask_elastic.dashboard.cluster_view import JobCard
 from dask_elastic.dashboard.display import Display
-from dask_elastic.dashboard.job_flow import InstanceLoad, job_flow
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 from dask_elastic.vocab.plan import Outlook
 

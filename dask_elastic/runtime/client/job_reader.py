@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dask_elastic.control.recording import loads
 from dask_elastic.control.settings import ControlSettings
+from dask_elastic.runtime.client.backpressure import backpressure_sections
 from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
@@ -238,7 +239,7 @@ class JobReader(JobMeasures):
             compute of aggregates over windows, it also says how partial results are kept, and what that costs; of each
             stateful component, how it may be migrated, split and combined (Enorm, section 5). Where key groups move,
             it says what each group needs and exchanges with which groups of other operators, how much of that stays on
-            its worker, and why groups moved last.
+            its worker, and why groups moved last. It also says which operators wait for a slower one behind them.
 
         Raises
         ------
@@ -277,6 +278,7 @@ class JobReader(JobMeasures):
             for one in described.components
             if one.configuration and operator in (None, *one.operators)
         }
+        sections = backpressure_sections(described, operator) | sections
         if component != operator:
             shared = f"runs in the tasks of {component!r}: executors, cores, shards and load are those of both"
             sections = {f"{operator}": shared, **sections}
