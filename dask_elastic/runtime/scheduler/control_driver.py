@@ -286,7 +286,11 @@ class ControlDriver:
             await self._enact(record, change, before, after)
         except (ElasticError, Relayed) as error:
             cause = cause_of(error)
-            logger.warning("job %r: %s keeps its cores: %s", change.job, change.executor, cause)
+            # What was decided about a job that has restarted or ended meanwhile is of no use: nothing is wrong.
+            found = self.cores.jobs.get(change.job)
+            holds = found is not None and found.live and found.runs(change.generation)
+            level = logging.WARNING if holds else logging.INFO
+            logger.log(level, "job %r: %s keeps its cores: %s", change.job, change.executor, cause)
             failed[JobGeneration(change.job, change.generation)] = f"{change.executor}: {cause}"
 
     async def _enact(
