@@ -242,7 +242,9 @@ class EpochSpool:
                 break
             names = names if names is not None else [*self.folder.sizes(f"{self._place}/rows")]
             prefix = _prefix(record.query, record.epoch)
-            self.drop_rows(f"{self._place}/rows/{name}" for name in names if name.startswith(prefix))
+            # What a killed worker left of an attempt has a hidden name.
+            rows = (name for name in names if name.removeprefix(".").startswith(prefix))
+            self.drop_rows(f"{self._place}/rows/{name}" for name in rows)
             self.folder.delete(self._record_path(number))
             count += 1
         return count

@@ -105,7 +105,7 @@ def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "", o
             # Only the newest number matters; the others are deleted, so that listing them stays fast.
             forgotten = {f"{old:06d}" for old in reserved[:-_KEPT]}
             for name in sorted(names):
-                if re.split("[-.]", name)[0] in forgotten:
+                if re.split("[-.]", name.removeprefix("."))[0] in forgotten:
                     folder.delete(f"{_FOLDER}/{name}")
             if owned is not None:
                 _check_between(folder, owned, number, owner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,19 +39,7 @@ class LocalFiles:
 
     def write(self, path: str, buffers: Iterable[Contents]) -> None:
         """Write a new file; raise FileExistsError if there is one."""
-        target = self._root / path
-        self._make_folder(target.parent)
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        try:
-            with partial.open("xb") as file:
-                for buffer in buffers:
-                    file.write(buffer)
-                file.flush()
-                os.fsync(file.fileno())
-            _publish(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
-        _sync(target.parent)
+        self._write(path, buffers, _publish)
 
     def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender:
         """Append to the file of an appender, or to a new file; return the appender when all is on storage."""
@@ -73,12 +61,18 @@ class LocalFiles:
 
     def claim(self, path: str, contents: bytes) -> None:
         """Create a small file; raise FileExistsError if there is one, also if another process is faster."""
+        self._write(path, [contents], _claim)
+
+    def _write(self, path: str, buffers: Iterable[Contents], publish: Callable[[Path, Path], None]) -> None:
+        """Write a hidden file, then have it published under its name."""
         target = self._root / path
         self._make_folder(target.parent)
-        with target.open("xb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            _write_new(partial, buffers)
+            publish(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
         _sync(target.parent)
 
     def read(self, path: str, nbytes: int | None = None) -> pa.Buffer:
@@ -136,6 +130,15 @@ class LocalFiles:
         _sync(folder.parent)
 
 
+def _write_new(path: Path, buffers: Iterable[Contents]) -> None:
+    """Write a file that must not exist yet, durably."""
+    with path.open("xb") as file:
+        for buffer in buffers:
+            file.write(buffer)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _publish(partial: Path, target: Path) -> None:
     """Give a complete file its name, atomically, unless the name is in use."""
     try:
@@ -146,6 +149,28 @@ def _publish(partial: Path, target: Path) -> None:
         if target.exists():
             raise FileExistsError(errno.EEXIST, "the file exists already", str(target)) from None
         partial.rename(target)
+
+
+def _claim(partial: Path, target: Path) -> None:
+    """Give a complete file its name, unless the name is in use; of several processes, only one does."""
+    try:
+        os.link(partial, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _copy_new(partial, target)
+
+
+def _copy_new(source: Path, target: Path) -> None:
+    """Copy a file to a name that must not be in use; a copy that fails takes no name."""
+    with target.open("xb") as file:
+        try:
+            file.write(source.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
 
 
 def _sync(folder: Path) -> None:

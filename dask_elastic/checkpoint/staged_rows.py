@@ -94,7 +94,8 @@ class StagedRows:
             Files of this generation and of later ones stay.
         """
         for name in self._folder.sizes(_FOLDER):
-            found = re.match(rf"{re.escape(prefix)}(\d+)\D", name)
+            # What a killed writer left has a hidden name.
+            found = re.match(rf"\.?{re.escape(prefix)}(\d+)\D", name)
             if found and int(found[1]) < below:
                 self._folder.delete(f"{_FOLDER}/{name}")
 

@@ -192,11 +192,35 @@ def test_request_that_fails_late_leaves_the_file_of_another_process(step):
     assert folder.read_unchecked(step).to_pybytes() == b"of another process"
 
 
-def test_mount_without_links_has_complete_files_too(tmp_path, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(errno.EPERM, "Operation not permitted")
+def refuse_link(*arguments):
+    raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.link", refuse)
+
+@pytest.mark.parametrize("links", [True, False])
+def test_claim_that_failed_on_a_full_disk_can_be_made_again(links, tmp_path, monkeypatch):
+    real, full = os.fsync, [True]
+
+    def fsync(descriptor):
+        if full and (links or not Path(f"/proc/self/fd/{descriptor}").resolve().name.startswith(".")):
+            full.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    if not links:
+        monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.link", refuse_link)
+    monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.fsync", fsync)
+    folder = CheckpointFolder(tmp_path)
+    with pytest.raises(CheckpointError, match="No space left"):
+        folder.claim("a", "first")
+    assert [*tmp_path.iterdir()] == []
+    assert folder.claim("a", "second")
+    assert not folder.claim("a", "third")
+    assert folder.read_unchecked("a").to_pybytes().startswith(b"second")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_mount_without_links_has_complete_files_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.link", refuse_link)
     folder = CheckpointFolder(tmp_path)
     ref = folder.write("a", [b"first"])
     with pytest.raises(CheckpointError, match="exists already"):

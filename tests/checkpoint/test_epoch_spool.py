@@ -134,6 +134,23 @@ def test_sweep_deletes_what_a_checkpoint_covers_and_attempts_that_were_not_chose
     assert len(files(spool, "rows")) == 2
 
 
+def test_sweep_deletes_what_a_killed_worker_left(spool, monkeypatch):
+    written = record(spool, 1)
+    spool.append(written)
+
+    def killed(*names):
+        raise OSError(errno.EIO, "the process ends here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dask_elastic.checkpoint.local_files.os.link", killed)
+        patched.setattr(Path, "unlink", lambda path, missing_ok=False: None)
+        with pytest.raises(CheckpointError):
+            staged(spool, 0, name="killed")
+    assert len(files(spool, "rows")) == 2 + 1
+    assert spool.sweep(Covered(4, (2, 1))) == 1
+    assert files(spool, "rows") == []
+
+
 def test_end_is_durable(spool):
     assert not spool.ended
     spool.end()

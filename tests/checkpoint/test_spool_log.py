@@ -222,6 +222,28 @@ def test_append_that_failed_is_repeated_with_more_behind_it(folder, monkeypatch)
     assert again.senders.last("a") == 5
 
 
+def test_entries_count_without_the_mark_behind_them(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path)
+    log = opened(folder)
+    log.append(entries(1, 2))
+    plain, writes = LocalAppender.write, []
+
+    def write(self, buffers):
+        writes.append(buffers)
+        if len(writes) == 2:
+            plain(self, [b"".join(bytes(buffer) for buffer in buffers)[:3]])
+            raise OSError(28, "No space left on device")
+        plain(self, buffers)
+
+    monkeypatch.setattr(LocalAppender, "write", write)
+    log.append(entries(3, 4))
+    assert log.last == 4
+    log.append(entries(5, 5))
+    assert len(writes) == 4
+    again = opened(folder)
+    assert numbers(again) == [1, 2, 3, 4, 5]
+
+
 # crashes
 
 

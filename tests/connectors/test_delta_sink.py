@@ -51,6 +51,26 @@ def test_delta_sink_shows_each_row_once(tmp_path):
     check_sink(lambda: sinks.Delta(tmp_path / str(next(tables)), rows_per_file=10), read)
 
 
+def test_job_that_continues_from_an_earlier_checkpoint_keeps_committed_files(tmp_path):
+    writer = sinks.Delta(tmp_path).open(context())
+    prepared = []
+    for checkpoint in (6, 7):
+        writer.write(numbers(checkpoint, checkpoint + 1))
+        prepared.append(writer.prepare(checkpoint))
+        writer.commit(prepared[-1])
+    writer.write(numbers(8, 9))
+    writer.prepare(8)
+    assert len(files(tmp_path)) == 3
+    writer = sinks.Delta(tmp_path).open(context(generation=1))
+    writer.recover(prepared[:1], 6)
+    assert rows(tmp_path) == [6, 7]
+    assert len(files(tmp_path)) == 2
+    # Sinks show the rows since then again.
+    writer.write(numbers(7, 9))
+    writer.commit(writer.prepare(9))
+    assert rows(tmp_path) == [6, 7, 7, 8]
+
+
 def test_job_without_checkpoints_adds_full_files_and_the_last_one_at_the_end(tmp_path):
     writer = sinks.Delta(tmp_path, rows_per_file=3).open(context(checkpoints=False))
     writer.write(numbers(0, 4))

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -158,6 +159,26 @@ def test_rows_of_a_driver_that_never_came_back_are_dropped(make, tmp_path, monke
     commit(buffer, ledger, recent)
     buffer.close()
     assert [batch.equals(ROWS) for batch in read(buffer)] == [True]
+
+
+def test_full_disk_is_named_to_the_writer_and_leaves_no_file(make, tmp_path, monkeypatch):
+    buffer, ledger = make(1)
+    plain, full = Path.write_bytes, [True]
+
+    def write_bytes(path, data):
+        plain(path, data[: len(data) // 2] if full else data)
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    with pytest.raises(SourceError, match=r"cannot be written to .*spilled: .* No space left on device.*staging="):
+        asyncio.run(stage(buffer, 0, 2))
+    assert [*(tmp_path / "spilled").iterdir()] == []
+    buffer.drop(attempt(0))
+    full.clear()
+    commit(buffer, ledger, asyncio.run(stage(buffer, 0, 2)))
+    buffer.close()
+    assert [batch.equals(ROWS) for batch in read(buffer)] == [True] * 2
 
 
 def test_seal_of_missing_part_is_refused(make):

@@ -238,14 +238,27 @@ class SpoolLog:
                 raise GenerationEnded(
                     f"{self._where(name)}: generation {newest} of the job has taken over from {self._generation}"
                 )
-            if appender is not None:
-                appender.write(mark)
+            if appender is not None and not self._marked(name, appender, mark):
+                appender.close()
+                return None
         except BaseException:
             if appender is not None:
                 appender.close()
             raise
         self._size = size + _length(mark)
         return appender
+
+    def _marked(self, name: SegmentName, appender: LocalAppender, mark: list[Contents]) -> bool:
+        """Write how much of a segment is on storage; returns whether there was room for it.
+
+        It only tells damage from a torn end, so entries count without it, and the next ones go to another segment.
+        """
+        try:
+            appender.write(mark)
+        except OSError as error:
+            logger.info("%s ends without a mark: %s", self._where(name), error)
+            return False
+        return True
 
     def _begin(self, first: int, buffers: list[Contents]) -> None:
         if self._appender is not None:

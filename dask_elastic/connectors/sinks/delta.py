@@ -152,10 +152,16 @@ class _Writer(SinkWriter):
         self._checkpoint = checkpoint
         own = re.compile(rf"part-{self._digest}-g(\d+)-c(\d+)-\d+-\d+\.parquet")
         selector = fs.FileSelector(self._folder.root, allow_not_found=True)
+        left = []
         for info in self._folder.filesystem.get_file_info(selector):
             found = own.fullmatch(info.base_name)
             if found and int(found[1]) < self._context.generation and int(found[2]) >= checkpoint:
-                self._delete(info.base_name)
+                left.append(info.base_name)
+        # A job that continues from an earlier checkpoint than its newest one finds files that the table has.
+        committed = self._folder.files() if left else set()
+        for name in left:
+            if name not in committed:
+                self._delete(name)
 
     def _path_of(self, number: int) -> str:
         # As in sinks.Parquet: files with the number of the newest complete checkpoint or more belong to an incomplete

@@ -129,6 +129,24 @@ class DeltaFolder:
                 if attempt + 1 == ATTEMPTS:
                     raise SinkError(f"{self._where}: cannot be committed: {error}") from error
 
+    def files(self) -> set[str]:
+        """Return the files that the table has, relative to its root; none if there is no table.
+
+        Raises
+        ------
+        SinkError
+            When the table cannot be read.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            if not DeltaTable.is_deltatable(self._path, self._options):
+                return set()
+            return set(pa.table(self._table().get_add_actions(flatten=True))["path"].to_pylist())
+        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            raise SinkError(f"{self._where}: cannot be opened: {error}") from error
+
     def append(self, files: Sequence[AddedFile]) -> None:
         """Add files without a transaction that could be repeated.
 

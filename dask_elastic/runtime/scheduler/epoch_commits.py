@@ -262,6 +262,9 @@ class EpochCommits:
         commits = self._commits_of(record, source)
         while record.live and commits.spool is not None:
             async with commits.committing:
+                # Else a job that continues from here would find an epoch which this one has not read.
+                if (adopted := await commits.adopt()) is not None:
+                    _announce(commits, adopted)
                 if not _held(record):
                     await in_thread(commits.spool.end)
                     break

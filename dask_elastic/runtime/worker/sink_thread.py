@@ -142,9 +142,14 @@ class SinkThread:
         """Take a batch; a caller that may wait writes it itself, if the sink is idle and such writes are short."""
         seconds = INLINE_SECONDS if self._brief_work.is_brief else WAITING_SECONDS
         is_short = may_wait and self._cost.allows(batch.rows.num_rows, seconds)
-        waits = self._failed or not is_short or self._alignment.is_active or not self.threads.lease.is_open
+        waits = not is_short or self._must_wait or not self.threads.lease.is_open
         if waits or not self._waiting.begin_turn():
             self._waiting.put(Waiting(origin, batch, nbytes))
+            return
+        # Only who has the turn changes this: a barrier of the same input may have been handled since.
+        if self._must_wait:
+            self._waiting.put(Waiting(origin, batch, nbytes))
+            self._waiting.end_turn()
             return
         assert self._writer is not None, "the thread opens the writer before it waits for batches"
         failed = True
@@ -158,6 +163,11 @@ class SinkThread:
         finally:
             self._failed |= failed
             self._waiting.end_turn()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether a batch that comes now is not written before the sink's own thread has looked at it."""
+        return self._failed or self._alignment.is_active
 
     def receive_watermark(self, watermark: Watermark, version: int = 0) -> None:
         """Take a watermark of an upstream instance."""

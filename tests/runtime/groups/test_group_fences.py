@@ -119,6 +119,16 @@ def test_wait_for_held_groups_ends_when_the_move_is_cancelled(moves):
     moves.held(GIVES, 4)
 
 
+@pytest.mark.parametrize("late", [("op", 3), ("other", 4)])
+def test_cancellation_that_comes_late_leaves_the_next_move_alone(moves, late):
+    move = moves._move
+    waited = move.wait_for_held()
+    moves.forget(ForgetGroups("job", 1, *late))
+    assert moves._move is move
+    moves.held(GIVES, 4)
+    assert waited.result(100).pause == 0.0
+
+
 def test_answers_of_a_cancelled_copy_end_beside_those_of_the_next_one(moves):
     old, new = moves._awaited(GIVES), moves._awaited(GIVES)
     old.__enter__()

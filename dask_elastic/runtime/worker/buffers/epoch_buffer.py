@@ -137,15 +137,14 @@ class EpochBuffer:
     async def _spill(self, attempt: AttemptId, chunk: memoryview) -> None:
         if self._aborted.is_set():
             raise SourceError("the source has ended: it takes no more rows")
-        self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / uuid.uuid4().hex
-        await self._in_thread(path.write_bytes, chunk)
         try:
+            await self._in_thread(_write, path, chunk)
             with self._lock:
                 self._staging.add(attempt, path, chunk.nbytes, spilled=True)
                 self.peak_spilled = max(self.peak_spilled, self._staging.spilled)
         except BaseException:
-            path.unlink()
+            path.unlink(missing_ok=True)
             raise
 
     async def finish(self, attempt: AttemptId) -> SpoolFile | None:
@@ -319,6 +318,18 @@ class EpochBuffer:
 def _stream(schema: pa.Schema, chunks: Sequence[Chunk[Held]]) -> bytes:
     held = (chunk.held.read_bytes() if isinstance(chunk.held, Path) else chunk.held for chunk in chunks)
     return b"".join([memoryview(schema.serialize()), *held, END_OF_STREAM])
+
+
+def _write(path: Path, chunk: memoryview) -> None:
+    """Write a chunk that does not fit in memory; the error names the folder, since the writer is another machine's."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(chunk)
+    except OSError as error:
+        raise SourceError(
+            f"staged rows beyond memory cannot be written to {path.parent}: {error}. Make room there, let workers use "
+            "another folder (local_directory), or allow the source more memory (staging=)."
+        ) from error
 
 
 def _content(held: Held) -> bytes | memoryview:

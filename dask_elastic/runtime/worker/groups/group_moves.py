@@ -157,11 +157,14 @@ class GroupMoves:
         return GroupsMoved(0, move.seconds, 0)
 
     def forget(self, call: ForgetGroups) -> None:
-        """End a move that was cancelled."""
+        """End a move that was cancelled; a call that comes late leaves the next move alone."""
         error = MoveRefused(f"the move of groups of {call.operator!r} to version {call.version} is cancelled")
         with self._lock:
-            move, self._move = self._move, None
-            copying = list(self._answers.values())
+            move, copying = self._move, list(self._answers.values())
+            if move is not None and (move.operator, move.version) != (call.operator, call.version):
+                move, copying = None, []
+            else:
+                self._move = None
         for one in copying:
             one.end(error)
         if move is not None:
