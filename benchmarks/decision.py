@@ -5,7 +5,8 @@ milliseconds of CPU, and the changes per tick: 32 nodes with 8 cores and 96 exec
 change slightly every second ("drift"), are redistributed every few seconds ("shuffle"), or far exceed the capacity of
 the cores ("overload"). The first tick of the first setting is that of the process. The last line has the delays of an
 event loop while ticks run back to back in a thread beside it, as in the scheduler, and without them, which shows the
-machine's share; and the longest garbage collection meanwhile, which stops all threads.
+machine's share; and the longest garbage collection meanwhile, which stops all threads. What the process has imported is
+frozen before, as the plugin does in a scheduler's own process.
 
     python benchmarks/decision.py [--ticks 60] [--nodes 32] [--executors 96] [--wakes 3000]
 """
@@ -150,6 +151,8 @@ def event_loop(options: argparse.Namespace) -> dict[str, Any]:
             cluster.carry_out(loop.tick(cluster.snapshot(float(next(seconds)), pause)))
 
     line: dict[str, Any] = {"benchmark": "decision", "setting": "event loop"}
+    gc.collect()
+    gc.freeze()
     for name, work in (("without", None), ("beside", decide)):
         with Collections() as collections:
             late = asyncio.run(lateness(options.wakes, work))

@@ -10,6 +10,7 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_elastic._version import __version__
 from dask_elastic.runtime.config.many_imports import many_imports
+from dask_elastic.runtime.config.own_process import leave_out_modules
 from dask_elastic.runtime.protocol.calls import HOSTED
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             self.coordinator = coordinator
             self._display = Display(scheduler, cluster_view(coordinator))
             self._display.open()
+            leave_out_modules()
         except Exception:  # a scheduler that cannot host dask_elastic must still run
             logger.exception("dask_elastic could not be set up on the scheduler")
 

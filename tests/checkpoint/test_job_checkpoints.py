@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from dask_elastic.runtime.config.job_options import job_options
 from dask_elastic.runtime.protocol import codec
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.scheduler import checkpoint_folders
+from dask_elastic.runtime.scheduler.checkpoints import first_of
 from dask_elastic.runtime.scheduler.job_checkpoints import KEPT_DESCRIPTIONS, JobCheckpoints
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus
 
@@ -67,3 +69,32 @@ def test_start_awaits_the_leases_of_a_scheduler_that_reserves_at_the_same_time(t
     monkeypatch.setattr(checkpoint_folders, "reserve_generation", second)
     opened = checkpoint_folders.open_checkpoints(str(tmp_path / "two"), call, above=0)
     assert (opened.generation, opened.awaits_leases) == (2, True)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_wait_for_the_first_of_several_is_cancelled_at_any_of_its_steps(steps):
+    async def test():
+        never, rounds = asyncio.Event(), []
+
+        async def waits():
+            while len(rounds) < 50:
+                rounds.append(len(rounds))
+                await first_of(never.wait(), never.wait(), timeout=0.0)
+
+        task = asyncio.ensure_future(waits())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(rounds) < 50
+
+    asyncio.run(test())
+
+
+def test_error_of_a_coroutine_that_is_waited_for_is_raised():
+    async def fails():
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        asyncio.run(first_of(fails(), timeout=100))

@@ -30,7 +30,7 @@ from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.queue_copies import EpochCopies
 from dask_elastic.runtime.scheduler.savepoints import Savepoints
 from dask_elastic.runtime.scheduler.source_commits import SourceCommits
-from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger, ledgers_in_checkpoint
+from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger, snapshots_of, with_ledgers
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, SourceReset
@@ -70,13 +70,14 @@ class Record:
         state = self.checkpoints
         number = state.next_number()
         manifest = Manifest(
-            "job", number, 1, 0.0, 1.0, state.topology, ledgers=ledgers_in_checkpoint(state.ledgers),
+            "job", number, 1, 0.0, 1.0, state.topology,
             positions={name: (Pickled.of(position),) for name, position in self.positions.items()},
         )  # fmt: skip
+        manifest, covered = with_ledgers(manifest, snapshots_of(state.ledgers))
         Catalog(self.folder).publish(manifest)
         state.begin_commits(number, [])
         for name, ledger in state.ledgers.items():
-            ledger.cover(manifest, name)
+            ledger.cover(covered[name])
         return number
 
 
@@ -107,6 +108,20 @@ class Scheduler:
 
     def savepoint(self, path, stop):
         return asyncio.run(self.savepoints.take(TakeSavepoint("job", str(path), stop))).number
+
+
+def test_savepoint_opens_its_folders_away_from_the_event_loop(tmp_path, monkeypatch):
+    record = Record(tmp_path / "job", SPARK)
+    opened, real = [], CheckpointFolder._open
+
+    def noted(folder):
+        opened.append((folder.url, asyncio._get_running_loop()))
+        real(folder)
+
+    monkeypatch.setattr(CheckpointFolder, "_open", noted)
+    Scheduler(record).savepoint(tmp_path / "saved", False)
+    assert {url for url, _ in opened} == {record.folder.url, str(tmp_path / "saved")}
+    assert {loop for _, loop in opened} == {None}
 
 
 def entry(number):

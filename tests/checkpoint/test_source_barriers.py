@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
+from dask_elastic.runtime.protocol.job_spec import CheckpointPlan
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.worker.part_checkpoints import PartCheckpoints
 from dask_elastic.runtime.worker.sources.source_barriers import SourceBarriers
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -78,6 +81,32 @@ def test_instance_halts_behind_the_barrier_until_it_may_continue(instance):
     instance.barriers.go_on(3)
     assert instance.continues()
     assert instance.reached == [(3, "midst"), (4, "midst")]
+
+
+def test_instance_continues_with_a_later_checkpoint_for_which_nothing_halts(instance, tmp_path):
+    """The call that ends the halt may fail, and is not repeated."""
+    released, ticking = [], []
+    source = SimpleNamespace(
+        barriers=instance.barriers,
+        begin_checkpoint=instance.barriers.begin,
+        spool=SimpleNamespace(release=released.append),
+    )
+    home = SimpleNamespace(begin_checkpoint=lambda number, halts: None, go_on=ticking.append)
+    here = SimpleNamespace(sources={SOURCE: source}, homes={ExecutorId("op", 0): home}, sinks={})
+    spec = SimpleNamespace(summaries=(), homes={}, generation_id=("job", 1))
+    threads = SimpleNamespace(start=lambda name, work: None)
+    part = PartCheckpoints(spec, CheckpointPlan(str(tmp_path), 0, 0), threads, None, here)
+    part.begin(3, halts=True)
+    instance.begin_sending()
+    assert instance.has_sent(3)
+    part.begin(4, halts=True)
+    assert instance.has_sent(3, 4)
+    assert instance.thread.is_alive()
+    part.begin(5, halts=False)
+    assert instance.continues()
+    instance.barriers.send_due()
+    assert instance.sent == [3, 4, 5]
+    assert (released, ticking) == ([5], [5])
 
 
 def test_barrier_of_a_checkpoint_that_was_given_up_before_does_not_halt(instance):

@@ -202,6 +202,25 @@ def test_failed_plugin_setup_leaves_worker_usable(small_cluster, monkeypatch, ca
     assert "could not be set up on worker" in caplog.text
 
 
+def test_upkeep_of_a_worker_goes_on_after_an_error(small_cluster, wait_until, caplog):
+    cluster = small_cluster(n_workers=1, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        held(client)
+        node = cluster.workers[0].plugins["dask-elastic-worker"].runtime
+        looks, look = [], node._watch_memory
+
+        def watch_memory():
+            looks.append(len(looks))
+            if len(looks) == 1:
+                raise RuntimeError("can't start new thread")
+            look()
+
+        node._watch_memory = watch_memory
+        wait_until(lambda: len(looks) > 1, "the worker looks at its memory again")
+    assert "upkeep on worker" in caplog.text
+    assert "can't start new thread" in caplog.text
+
+
 def test_failed_plugin_setup_leaves_scheduler_usable(small_cluster, monkeypatch, caplog):
     def broken(scheduler):
         raise OSError("no threads left")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 
 import pyarrow.compute as pc
@@ -54,6 +56,22 @@ def needs_module():
 def test_module_missing_on_workers_is_named(client, numbers):
     with pytest.raises(errors.SubmitError, match=r"worker tcp.*a_module_that_is_only_on_the_client.*PYTHONPATH"):
         de.submit(mapped(needs_module(), numbers), client)
+    assert de.jobs(client) == []
+
+
+class Leaves:
+    """Ends the process in which it is loaded."""
+
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+def test_code_that_exits_when_it_is_loaded_leaves_workers_running(client, numbers):
+    leaves = Leaves()
+    pids = client.run(os.getpid)
+    with pytest.raises(errors.SubmitError, match=r"cannot be loaded on worker .*SystemExit: 3"):
+        de.submit(mapped(lambda batch: batch if leaves else None, numbers), client)
+    assert client.run(os.getpid) == pids
     assert de.jobs(client) == []
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dask_elastic.runtime.client.backpressure import backpressure_sections
+from dask_elastic.runtime.client.measures.backpressure import backpressure_sections
 from dask_elastic.runtime.protocol.job_description import ComponentDescription
 from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows
 

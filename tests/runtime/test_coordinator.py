@@ -10,15 +10,24 @@ import pytest
 from dask_elastic._version import __version__
 from dask_elastic.planning import registry
 from dask_elastic.routing.home_table import HomeTable
+from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.protocol import group_calls, home_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text, load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.vocab.checkpoint import CheckpointDescription
-from dask_elastic.vocab.errors import MissingExtra, NodeLost, SubmitError, UnknownJob, VersionMismatch
+from dask_elastic.vocab.errors import (
+    JobFailed,
+    MissingExtra,
+    NodeLost,
+    SinkError,
+    SubmitError,
+    UnknownJob,
+    VersionMismatch,
+)
 
 
 @pytest.fixture
@@ -76,6 +85,82 @@ def test_slow_worker_forgets_job_that_failed_to_start(fake, workers):
     asyncio.run(run())
 
 
+def test_client_that_waits_for_a_job_that_cannot_start_gets_the_error(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
+        workers.answers["a", part_calls.Prepare] = SinkError("the table does not exist")
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        await fake.settle()
+        waiting = asyncio.ensure_future(coordinator.wait(job_calls.Wait("job", 60.0)))
+        await fake.settle()
+        gate.set()
+        with pytest.raises(Relayed):
+            await submitted
+        described = await waiting
+        assert described.status is Status.FAILED
+        assert error_text(described.error) == "the table does not exist"
+
+    asyncio.run(run())
+
+
+def test_wait_for_a_failed_job_without_an_error_raises(monkeypatch):
+    failed = SimpleNamespace(live=False, error=None, status=Status.FAILED)
+    monkeypatch.setattr(Job, "_describe", lambda job: failed)
+    with pytest.raises(JobFailed, match="job 'job' failed"):
+        Job("job", None).wait(progress=False)
+
+
+def test_drain_during_a_start_begins_when_the_sources_have_started(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
+        not_hosted = UnknownJob("worker b hosts no job 'job'")
+        workers.answers["b", part_calls.Drain] = lambda call: None if gate.is_set() else not_hosted
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        await fake.settle()
+        await coordinator.drain(job_calls.Drain("job"))
+        assert coordinator.jobs["job"].status is Status.STARTING
+        gate.set()
+        assert (await submitted).status is Status.DRAINING
+        assert [type(call) for _, call in workers.calls[-4:]] == [part_calls.StartSources] * 2 + [part_calls.Drain] * 2
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_drain_is_repeated_for_sources_that_started_after_it(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        gate = workers.held["b", part_calls.StartSources] = asyncio.Event()
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        await fake.settle()
+        await coordinator.drain(job_calls.Drain("job"))
+        gate.set()
+        assert (await submitted).status is Status.DRAINING
+        assert [address for address, _ in workers.asked(part_calls.Drain)] == ["a", "b"] * 2
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_job_forgotten_while_starting_is_dropped_with_its_parts_and_its_folder(fake, workers, tmp_path):
+    async def run():
+        coordinator = Coordinator(workers)
+        gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission(checkpoint=str(tmp_path))))
+        async with asyncio.timeout(20):
+            while not workers.asked(part_calls.Prepare):
+                await asyncio.sleep(0.005)
+        await coordinator.forget(job_calls.Forget("job"))
+        gate.set()
+        assert (await submitted).status is Status.STOPPED
+        assert isinstance([call for address, call in workers.calls if address == "b"][-1], part_calls.Forget)
+        assert coordinator.jobs == coordinator._folders == {}
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("arguments", [{"version": "0.0.1", "topology": b""}, {"version": "0.0.1"}, {}])
 def test_submission_of_another_version_is_a_version_mismatch(workers, arguments):
     reply = asyncio.run(Coordinator(workers).handlers()["elastic_submit"](**arguments))
@@ -104,7 +189,7 @@ def test_end_of_earlier_generation_does_not_end_later_one():
         return []
 
     commands = Handlers(
-        SimpleNamespace(refuse=lambda job, generation: None, job_parts={"job": job_part}, forget=forget)
+        SimpleNamespace(refuse=lambda job, generation, incarnation: None, job_parts={"job": job_part}, forget=forget)
     )
     for generation in (1, 2):
         asyncio.run(commands.end(part_calls.End("job", generation)))
@@ -198,7 +283,7 @@ def test_call_to_earlier_generation_is_refused_and_counted(call):
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0)
     worker = SimpleNamespace(address="here")
     commands = Handlers(
-        SimpleNamespace(refuse=lambda job, generation: None, job_parts={"job": job_part}, worker=worker, in_thread=None)
+        SimpleNamespace(refuse=lambda *arguments: None, job_parts={"job": job_part}, worker=worker, in_thread=None)
     )
     reply = asyncio.run(commands.handlers()[call.operation](**message_of(call)))
     assert job_part.refused == 1
@@ -217,7 +302,7 @@ def test_cores_on_lost_worker_are_refused_by_its_name(nodes, message):
     )
     commands = Handlers(
         SimpleNamespace(
-            refuse=lambda job, generation: None, job_parts={"job": job_part}, worker=SimpleNamespace(address="here")
+            refuse=lambda *arguments: None, job_parts={"job": job_part}, worker=SimpleNamespace(address="here")
         )
     )
     call = part_calls.SetCores("job", 1, change=1, operator="op", executor=0, cores={0: 1, 1: 1})
@@ -240,7 +325,7 @@ def test_rejoined_worker_ignores_forget_of_earlier_part():
 
     job_part = SimpleNamespace(spec=SimpleNamespace(generation=2, incarnation=5), refused=0)
     commands = Handlers(
-        SimpleNamespace(refuse=lambda job, generation: None, job_parts={"job": job_part}, forget=forget)
+        SimpleNamespace(refuse=lambda job, generation, incarnation: None, job_parts={"job": job_part}, forget=forget)
     )
     asyncio.run(commands.forget(part_calls.Forget("job", 2, incarnation=4)))
     assert (forgotten, job_part.refused) == ([], 1)

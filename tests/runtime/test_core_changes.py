@@ -1,4 +1,4 @@
-"""Cores that a user sets: pinned until they are given back to the control loop."""
+"""Cores that a user sets: pinned until they are given back to the control loop. Changes that wait for a restart."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_calls import MoveShard, SetCores, Stop
 from dask_elastic.runtime.protocol.job_spec import STATIC
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 
@@ -174,3 +175,107 @@ def test_static_job_without_free_slots_shares_slots(job):
         assert record.oversubscribed
 
     job({"a": 1}, test, operators=2, paradigm=STATIC)
+
+
+# restarts
+
+
+@pytest.fixture
+def durable(job, tmp_path):
+    """Return a function that runs a test with a job whose only executor is at home on a, with one core."""
+
+    def run(threads, test):
+        job(threads, test, executors=1, cores={"op0": 1}, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
+
+    return run
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def lose(coordinator, scheduler, address):
+    """Lose the worker of a home, and return when the job runs without it."""
+    record = coordinator.jobs["job"]
+    del scheduler.workers[address]
+    coordinator.node_lost(address)
+    await until(lambda: address not in record.nodes and record.status is Status.RUNNING)
+
+
+def test_pinned_executor_has_its_cores_again_when_its_job_has_lost_a_home(durable):
+    async def test(coordinator, scheduler, record):
+        await coordinator.set_cores(SetCores("job", "op0", 3))
+        await lose(coordinator, scheduler, "a")
+        await until(lambda: sum(record.cores["op0", 0].values()) == 3)
+        assert record.pinned == {("op0", 0)}
+        await coordinator.set_cores(SetCores("job", "op0", "auto"))
+        await lose(coordinator, scheduler, record.nodes[record.homes.node("op0", 0)])
+        assert sum(record.cores["op0", 0].values()) == 1
+
+    durable({"a": 4, "b": 4, "c": 4}, test)
+
+
+def test_pinned_executor_gets_as_many_cores_as_there_are_slots_until_there_are_enough_again(durable, caplog):
+    async def test(coordinator, scheduler, record):
+        await coordinator.set_cores(SetCores("job", "op0", 5))
+        await lose(coordinator, scheduler, "a")
+        await until(lambda: record.cores["op0", 0] == {0: 2})
+        what = "op0[0] gets 2 cores: its workers have no slots any more for the 5 cores that a user set"
+        assert what in caplog.text
+        scheduler.add("c", 8)
+        await lose(coordinator, scheduler, "b")
+        await until(lambda: record.cores["op0", 0] == {0: 5})
+
+    durable({"a": 4, "b": 2}, test)
+
+
+def test_pinned_executor_whose_home_refuses_its_cores_after_a_restart_is_logged(durable, caplog):
+    async def test(coordinator, scheduler, record):
+        await coordinator.set_cores(SetCores("job", "op0", 2))
+        scheduler.answers["b", part_calls.SetCores] = PlanningError("no")
+        await lose(coordinator, scheduler, "a")
+        await until(lambda: "op0[0] has other cores than a user set: no" in caplog.text)
+        assert record.live
+
+    durable({"a": 4, "b": 4}, test)
+
+
+async def behind_a_change(coordinator, scheduler, change):
+    """Begin a change that waits until a change of the first generation is over and the job has restarted on others."""
+    record = coordinator.jobs["job"]
+    await coordinator.set_cores(SetCores("job", "op0", "auto"))
+    hangs = scheduler.held["a", part_calls.SetCores] = asyncio.Event()
+    first = asyncio.ensure_future(coordinator.cores.change(record, ("op0", 0), {0: 1}, {0: 2}))
+    await until(lambda: scheduler.asked(part_calls.SetCores))
+    waiting = asyncio.ensure_future(change)
+    await asyncio.sleep(0)
+    await lose(coordinator, scheduler, "a")
+    cores = dict(record.cores)
+    hangs.set()
+    results = await asyncio.gather(first, waiting, return_exceptions=True)
+    assert record.cores == cores
+    assert len(scheduler.asked(part_calls.SetCores)) == 1
+    return results
+
+
+def test_planned_change_that_waits_while_the_job_restarts_is_stale(durable):
+    async def test(coordinator, scheduler, record):
+        # The next generation has two nodes.
+        change = coordinator.cores.change(record, ("op0", 0), {0: 1}, {0: 1, 2: 1})
+        for error in await behind_a_change(coordinator, scheduler, change):
+            assert isinstance(error, PlanningError)
+            assert "job 'job' was restarted" in str(error)
+
+    durable({"a": 2, "b": 2, "c": 2}, test)
+
+
+def test_cores_of_the_next_generation_stay_when_earlier_ones_were_to_leave_a_worker(durable):
+    async def test(coordinator, scheduler, record):
+        # The home in the next generation is node 0, as it was before.
+        _, error = await behind_a_change(coordinator, scheduler, coordinator.cores.vacate(record, ("op0", 0), {0}))
+        assert isinstance(error, PlanningError)
+        assert "job 'job' was restarted meanwhile" in str(error)
+
+    durable({"a": 2, "b": 2, "c": 2}, test)

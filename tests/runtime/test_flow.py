@@ -216,6 +216,19 @@ def test_dead_letters_memory_is_bounded_per_row():
     assert letters.rows("tidy")["v"].to_pylist() == [1, 2, 3, 4] * 2_500
 
 
+def test_dead_letters_memory_is_bounded_if_their_columns_alternate():
+    letters = DeadLetters(limit=2**20)
+    others = pa.record_batch({"w": pa.array([7], pa.int64())})
+    before = pa.total_allocated_bytes()
+    for _ in range(10_000):
+        for rows in (ROWS.slice(0, 1), others):
+            letters.add(FailedRows("mixed", ["ValueError"], rows))
+    assert pa.total_allocated_bytes() - before < 20_000 * 100
+    assert sum(map(len, letters._kept.values())) == 20
+    found = letters.rows("mixed")
+    assert (found["v"].to_pylist().count(1), found["w"].to_pylist().count(7)) == (10_000, 10_000)
+
+
 def test_dead_letters_of_different_columns_are_one_table():
     letters = DeadLetters()
     letters.add(FailedRows("mixed", ["ValueError"], ROWS.slice(0, 1)))

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.transport import ended_process
 from dask_elastic.runtime.transport.ended_process import has_died
+from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.runtime.worker.newest_generations import NewestGenerations
 from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.vocab.errors import NodeLost, PoisonBatch, UnknownJob
@@ -259,6 +261,28 @@ def test_node_refuses_to_build_generations_that_have_ended():
         newest.begin("job", 4)
     newest.begin("job", 5)
     newest.begin("other", 1)
+
+
+def test_node_refuses_to_build_incarnations_that_were_dismissed():
+    newest = NewestGenerations(most=1)
+    newest.begin("job", 2)
+    newest.dismiss("job", 2, 3)
+    newest.dismiss("job", 2, 1)
+    newest.dismiss("job", 1, 9)
+    for incarnation in (0, 3):
+        with pytest.raises(UnknownJob, match="generation 2 of job 'job' goes on without this worker"):
+            newest.check("job", 2, incarnation)
+    newest.check("job", 2, 4)
+    newest.check("job", 3, 0)
+    newest.begin("other", 1)
+    assert newest._dismissed == {}
+
+
+def test_part_that_is_forgotten_while_it_is_built_is_refused():
+    refused = []
+    node = SimpleNamespace(refuse=lambda *arguments: refused.append(arguments), job_parts={})
+    assert asyncio.run(Handlers(node).forget(part_calls.Forget("job", 2, 3))) == ()
+    assert refused == [("job", 2, 3)]
 
 
 def test_node_remembers_generations_of_the_newest_jobs_only():

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
+from dask_elastic.runtime.scheduler import epoch_ledger
+from dask_elastic.runtime.scheduler.epoch_ledger import KEPT_IN_CHECKPOINTS, EpochLedger
 from dask_elastic.runtime.scheduler.query_positions import QueryPositions
-from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, StagedPart
+from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, EpochRecord, StagedPart
 from dask_elastic.vocab.errors import BatchMismatch, HandoffError, SourceReset
 
 INSTANCES = 2
@@ -218,3 +219,130 @@ def test_queries_that_have_not_committed_for_long_are_forgotten(kind):
     assert [*ledger._queries] == ["query 49", "query 48", "new"]
     assert ledger.is_committed("query 48", 0)
     assert not ledger.is_committed("query 47", 0)
+
+
+class CountedRecord(EpochRecord):
+    """A record that counts how often a record is read: the work of a ledger for its records."""
+
+    reads = 0
+
+    def __getattribute__(self, name):
+        CountedRecord.reads += 1
+        return super().__getattribute__(name)
+
+
+def work(action, *arguments):
+    """Return how often records are read while something is done."""
+    before = CountedRecord.reads
+    action(*arguments)
+    return CountedRecord.reads - before
+
+
+def add_epochs(ledger, query, count, begin=0):
+    """Commit epochs of a streaming query, and have all instances read them."""
+    for epoch in range(begin, begin + count):
+        origin = streaming(checkpoint=f"/checkpoints/{query}")
+        rows = tuple(parts(query, epoch, [1] * ledger.instances))
+        ledger.add(CountedRecord(ledger.next_number, query, epoch, ledger.instances, 0, rows, origin))
+        for instance in range(ledger.instances):
+            ledger.acknowledge(instance, ledger.epochs)
+        assert ledger.backlog() == 0
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_work_per_epoch_is_the_same_however_many_epochs_a_checkpoint_covers(queries):
+    def works(count):
+        ledger = EpochLedger(INSTANCES, kept=5, durable=True)
+        adding = sum(work(add_epochs, ledger, f"q{number}", count // queries) for number in range(queries))
+        return adding, work(ledger.cover, [ledger.epochs] * INSTANCES)
+
+    (adding, covering), (adding_twice, covering_twice) = works(200), works(400)
+    assert adding_twice < 2.5 * adding
+    assert covering_twice < 2.5 * covering
+
+
+class CountedName(str):
+    """The name of a query that counts comparisons."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+    def __ne__(self, other):
+        return not self == other
+
+
+def test_work_per_query_is_the_same_however_many_queries_are_forgotten_at_once():
+    def comparisons(count):
+        ledger = EpochLedger(1, durable=True, queries=3)
+        for number in range(count):
+            add_epochs(ledger, CountedName(f"q{number}"), 1)
+        before = CountedName.compared
+        ledger.cover([None])
+        assert len(ledger._queries) == len(ledger.positions.marks().queries) == 3
+        return CountedName.compared - before
+
+    once, twice = comparisons(200), comparisons(400)
+    assert twice <= 2.5 * once
+
+
+def test_checkpoint_that_another_query_has_written_with_since_stays_known():
+    ledger = EpochLedger(1, positions=QueryPositions(accept=True), queries=2)
+    for query in ("old", "new"):
+        ledger.commit(query, 0, parts(query, 0, [1]), streaming())
+        ledger.acknowledge(0, ledger.epochs)
+    for query in ("third", "new"):
+        ledger.commit(query, 1, parts(query, 1, [1]), streaming(checkpoint=f"/{query}"))
+        ledger.acknowledge(0, ledger.epochs)
+    assert ledger.positions.marks().queries == {"/checkpoint": "new", "/third": "third", "/new": "new"}
+
+
+def test_work_of_a_snapshot_depends_on_the_number_of_queries_only():
+    queries = 4
+    ledger = EpochLedger(INSTANCES)
+    for begin in (0, 3 * KEPT_IN_CHECKPOINTS):
+        for number in range(queries):
+            add_epochs(ledger, f"q{number}", 3 * KEPT_IN_CHECKPOINTS, begin)
+        assert work(ledger.snapshot) <= queries
+    assert len(ledger.snapshot().records) == queries * KEPT_IN_CHECKPOINTS
+
+
+def test_snapshot_has_older_epochs_only_of_queries_that_have_committed_last(monkeypatch):
+    monkeypatch.setattr(epoch_ledger, "KEPT_OF_ALL_QUERIES", 20)
+    ledger = EpochLedger(INSTANCES)
+    for number in range(30):
+        add_epochs(ledger, f"q{number}", 10)
+    snapshot = ledger.snapshot()
+    assert len(snapshot.records) == 28 + 2 * 10
+    again = EpochLedger(INSTANCES)
+    again.restore(snapshot.slim(), [])
+    assert [*again._queries] == [*ledger._queries]
+    assert (again.newest.query, again.newest.epoch) == ("q29", 9)
+
+    def known(query, epoch):
+        rows = [part._replace(digest=0) for part in parts(query, epoch, [1] * INSTANCES)]
+        return again.known(query, epoch, rows, streaming(checkpoint=f"/checkpoints/{query}"))
+
+    assert all(known("q28", epoch) for epoch in range(10))
+    for number in range(30):
+        assert known(f"q{number}", 9), "Spark repeats the newest epoch of a query"
+        assert not known(f"q{number}", 10)
+    with pytest.raises(HandoffError, match="query q27, epoch 8: so old that the ledger has forgotten"):
+        known("q27", 8)
+
+
+def test_named_epochs_in_any_order_are_refused_only_up_to_the_highest_one_that_is_forgotten():
+    ledger = EpochLedger(1, kept=2)
+    for epoch in (5, 2, 9, 7):
+        ledger.commit("nightly", epoch, parts("nightly", epoch, [1]))
+        ledger.acknowledge(0, ledger.epochs)
+    again = EpochLedger(1, kept=2)
+    again.restore(ledger.snapshot().slim(), [])
+    for each in (ledger, again):
+        assert not each.known("nightly", 6, parts("nightly", 6, [1]))
+        assert each.known("nightly", 9, parts("nightly", 9, [1]))
+        with pytest.raises(HandoffError, match="forgotten"):
+            each.known("nightly", 4, parts("nightly", 4, [1]))

@@ -15,7 +15,7 @@ from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import ComponentSummary
 from dask_elastic.runtime.scheduler.epoch_ledger import KEPT_IN_CHECKPOINTS, EpochLedger, LedgerSnapshot
-from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger
+from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger, in_checkpoint, snapshots_of, with_ledgers
 from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, EpochRecord, SpoolFile, StagedPart
 from dask_elastic.vocab.errors import BatchMismatch, CheckpointCorrupt, HandoffError, SourceReset
 
@@ -42,9 +42,16 @@ def manifest(durable, number, *reached):
     )
     made = Manifest(
         "job", number, 1, 0.0, 1.0, FileRef("topology/1.pickle", 0, "crc32:0"),
-        positions={"rows": positions}, ledgers={"rows": durable.snapshot()},
+        positions={"rows": positions},
     )  # fmt: skip
-    return from_bytes(to_bytes(made), "manifest", number)
+    made, covered = with_ledgers(made, snapshots_of({"rows": durable}))
+    read = from_bytes(to_bytes(made), "manifest", number)
+    assert covered == {"rows": covered_by(read)}
+    return read
+
+
+def covered_by(checkpoint):
+    return in_checkpoint(checkpoint, "rows")[1]
 
 
 @pytest.fixture
@@ -66,7 +73,7 @@ def test_read_records_stay_until_a_checkpoint_covers_them(load):
     durable.ledger.acknowledge(0, 3)
     durable.ledger.acknowledge(1, 4)
     assert (durable.ledger.backlog(), pending(durable, 0), pending(durable, 0, after=3)) == (1, [1, 2, 3, 4], [4])
-    durable.cover(manifest(durable, 1, 2, 3), "rows")
+    durable.cover(covered_by(manifest(durable, 1, 2, 3)))
     assert (pending(durable, 0), pending(durable, 1)) == ([3, 4], [4])
     durable.ledger.rewind(0, 2)
     assert durable.ledger.backlog() == 2
@@ -78,8 +85,8 @@ def test_resumed_ledger_has_the_records_behind_the_checkpoint_and_knows_those_be
         commit(durable, epoch)
     checkpoint = manifest(durable, 1, 1, 2)
     commit(durable, 3)
-    durable.cover(checkpoint, "rows")
-    durable.cover(checkpoint, "rows")
+    durable.cover(covered_by(checkpoint))
+    durable.cover(covered_by(checkpoint))
     durable.sweep()
     assert [record.number for record in durable.spool.records()] == [2, 3, 4]
     resumed = load(checkpoint)
@@ -111,10 +118,10 @@ def test_sweep_waits_for_the_oldest_checkpoint_that_is_kept(load):
     durable = load()
     for epoch in range(3):
         commit(durable, epoch)
-    durable.cover(manifest(durable, 1, 1, 1), "rows")
+    durable.cover(covered_by(manifest(durable, 1, 1, 1)))
     durable.sweep()
     assert len(durable.spool.records()) == 3
-    durable.cover(manifest(durable, 2, None, None), "rows")
+    durable.cover(covered_by(manifest(durable, 2, None, None)))
     durable.sweep()
     assert [record.number for record in durable.spool.records()] == [2, 3]
 
@@ -142,7 +149,7 @@ def test_records_that_were_swept_before_an_older_checkpoint_is_resumed_are_misse
         commit(durable, epoch)
     older = manifest(durable, 1, 1, 3)
     for _ in range(2):
-        durable.cover(manifest(durable, 2, 2, 3), "rows")
+        durable.cover(covered_by(manifest(durable, 2, 2, 3)))
     durable.sweep()
     assert [record.number for record in durable.spool.records()] == [3]
     with pytest.raises(CheckpointCorrupt, match="record 2"):
@@ -170,3 +177,20 @@ def test_ended_source_stays_ended(load, tmp_path):
     EpochSpool(CheckpointFolder(tmp_path), "rows").end()
     assert load().ledger.closed
     assert LedgerSnapshot().count == 0
+
+
+def test_checkpoint_has_the_ledger_of_the_moment_at_which_it_was_taken(load):
+    durable = load()
+    commit(durable, 0)
+    commit(durable, 1)
+    snapshots = snapshots_of({"rows": durable})
+    commit(durable, 2)
+    durable.ledger.acknowledge(0, 3)
+    durable.ledger.cover([2, None])
+    made = Manifest("job", 1, 1, 0.0, 1.0, FileRef("topology/1.pickle", 0, "crc32:0"))
+    snapshot, _ = in_checkpoint(with_ledgers(made, snapshots)[0], "rows")
+    assert (snapshot.count, snapshot.rows, snapshot.waiting) == (2, 40, ((1, 2), (1, 2)))
+    assert [(record.epoch, record.parts) for record in sorted(snapshot.records, key=lambda each: each.number)] == [
+        (0, ()), (1, ()),
+    ]  # fmt: skip
+    assert snapshot.positions.newest == {"q": 1}

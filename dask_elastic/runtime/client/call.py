@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -20,6 +22,10 @@ CONNECTED = "running"
 
 _hosted_clients: WeakSet[Client] = WeakSet()
 """Clients whose scheduler hosts dask_elastic, as far as is known."""
+
+
+_flushing: WeakSet[Client] = WeakSet()
+"""Clients that close and flush first."""
 
 
 def checked_client(given: Client | None) -> Client:
@@ -81,8 +87,26 @@ def check_connected(client: Client) -> None:
     SchedulerLost
         If it is not connected.
     """
-    if client.status != CONNECTED:
+    if client.status != CONNECTED and not (client in _flushing and _has_open_comm(client)):
         raise scheduler_lost(client, f"the client is {client.status}")
+
+
+@contextlib.contextmanager
+def flushing(client: Client) -> Iterator[None]:
+    """Let a client that is closing call its scheduler as long as the connection is open.
+
+    Dask calls a client closing before it lets extensions flush.
+    """
+    _flushing.add(client)
+    try:
+        yield
+    finally:
+        _flushing.discard(client)
+
+
+def _has_open_comm(client: Client) -> bool:
+    batched = client.scheduler_comm
+    return batched is not None and batched.comm is not None and not batched.comm.closed()
 
 
 def scheduler_lost(client: Client, reason: object) -> SchedulerLost:

@@ -21,7 +21,7 @@ class TimedWait(NamedTuple):
     waiter : Waiter
         The future.
     seconds : float
-        The limit; the steps go on in any case.
+        The limit; the steps go on in any case, and are resumed with whether the future is done.
     """
 
     waiter: Waiter
@@ -32,7 +32,7 @@ ClientStep = TimedWait | Callable[[], Awaitable[Any]]
 """What a client waits for: a future, or a coroutine function to run on the event loop of the client."""
 
 ClientSteps = Generator[ClientStep, Any, None]
-"""What a client does: it yields its waits, and is resumed with the results of coroutine functions."""
+"""What a client does: it yields its waits, and is resumed with their results."""
 
 
 def run_blocking(client: Client, steps: ClientSteps) -> None:
@@ -41,9 +41,11 @@ def run_blocking(client: Client, steps: ClientSteps) -> None:
     def wait(step: ClientStep) -> Any:
         if not isinstance(step, TimedWait):
             return client.sync(step)
-        with contextlib.suppress(TimeoutError):
+        try:
             step.waiter.result(step.seconds)
-        return None
+        except TimeoutError:
+            return False
+        return True
 
     with contextlib.suppress(StopIteration):
         step = next(steps)
@@ -73,9 +75,12 @@ async def run_async(client: Client, steps: ClientSteps) -> None:
 
 async def _wait(client: Client, step: ClientStep) -> Any:
     if isinstance(step, TimedWait):
-        with contextlib.suppress(TimeoutError):
+        try:
+            # At the limit this cancels the future, which then counts as done.
             await asyncio.wait_for(asyncio.wrap_future(step.waiter), step.seconds)
-        return None
+        except TimeoutError:
+            return False
+        return True
     loop = client.loop.asyncio_loop
     if loop is asyncio.get_running_loop():
         return await step()

@@ -210,6 +210,8 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         if described.error is not None:
             cause = load_error(described.error)
             raise JobFailed(f"job {self.name!r} failed: {cause}") from cause
+        if described.status is Status.FAILED:
+            raise JobFailed(f"job {self.name!r} failed, and its error is not known: see the scheduler's log")
         if described.status is Status.STOPPED:
             raise JobStopped(f"job {self.name!r} was stopped")
 
@@ -351,15 +353,14 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         """
         if savepoint is not None:
             self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(savepoint).url, stop=True))
-            drop(self.client, self.name)
-            return
+        else:
+            self._ask(job_calls.Stop(self.name))
         drop(self.client, self.name)
-        self._ask(job_calls.Stop(self.name))
 
     def forget(self) -> None:
         """End the job if it is running, and free its state on the workers."""
-        drop(self.client, self.name)
         self._ask(job_calls.Forget(self.name))
+        drop(self.client, self.name)
 
 
 def job(name: str, client: Client | None = None) -> Job:

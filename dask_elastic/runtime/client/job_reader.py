@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from dask_elastic.control.recording import loads
 from dask_elastic.control.settings import ControlSettings
-from dask_elastic.runtime.client.backpressure import backpressure_sections
 from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
+from dask_elastic.runtime.client.measures.backpressure import backpressure_sections
 from dask_elastic.runtime.client.measures.job_measures import JobMeasures
 from dask_elastic.runtime.client.window_view import window_sections
 from dask_elastic.runtime.protocol import job_calls

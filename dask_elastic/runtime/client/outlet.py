@@ -18,7 +18,7 @@ from dask_elastic.runtime.transport.duplex import Duplex, read_ready
 from dask_elastic.runtime.transport.lanes import is_plain
 from dask_elastic.runtime.transport.push_protocol import OPERATION, WINDOW, cost_of
 from dask_elastic.runtime.transport.wire import WHOLE_STREAM, Buffers, Encoder, Header
-from dask_elastic.vocab.errors import ProtocolError
+from dask_elastic.vocab.errors import ElasticError, NodeLost, ProtocolError, SourceError
 
 if TYPE_CHECKING:
     from distributed.comm import Comm
@@ -153,17 +153,36 @@ class Outlet:
         return Encoded(number, due, buffers, rows.num_rows, cost_of(buffers))
 
     def _schema_number(self, schema: bytes) -> int:
-        with self._lock:
-            number = self._schemas.get(schema)
-            if number is None:
-                number = self._schemas[schema] = len(self._schemas)
-                self._schema_list.append(schema)
-                # Sent before the batch that needs it.
-                self._duplex.send((["schema"], [schema]))
-            return number
+        try:
+            with self._lock:
+                number = self._schemas.get(schema)
+                if number is None:
+                    number = self._schemas[schema] = len(self._schemas)
+                    self._schema_list.append(schema)
+                    # Sent before the batch that needs it.
+                    self._duplex.send((["schema"], [schema]))
+                return number
+        except BaseException as error:  # see `_interrupted`
+            self._interrupted(error)
+            raise
 
     def offer(self, batch: Encoded) -> Waiter | None:
         """Send a batch; if the window is used up or the source has ended, return what to wait for instead."""
+        try:
+            return self._offer(batch)
+        except BaseException as error:  # see `_interrupted`
+            self._interrupted(error)
+            raise
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Give the connection up after an error amid a send, such as a KeyboardInterrupt of the calling thread.
+
+        A packet may be half written, a schema or batch counted that never left, and other threads may rely on this one
+        to transmit their messages.
+        """
+        self._broken(ConnectionError(f"a send was interrupted by {error!r}"))
+
+    def _offer(self, batch: Encoded) -> Waiter | None:
         with self._lock:
             if self.ended:
                 return _done()
@@ -194,8 +213,13 @@ class Outlet:
 
     def ask(self) -> None:
         """Have the worker say how many batches it has taken."""
-        if not self.ended:
+        if self.ended:
+            return
+        try:
             self._duplex.send((["ask"], []))
+        except BaseException as error:  # see `_interrupted`
+            self._interrupted(error)
+            raise
 
     @property
     def batches(self) -> int:
@@ -219,6 +243,17 @@ class Outlet:
         """Raise the error with which the job failed on the worker, if it did."""
         if self._error is not None:
             raise load_error(self._error)
+
+    def lost(self, source: str) -> ElasticError:
+        """Return the error for rows that were sent to a source, once the connection has ended."""
+        count = self.uncertain_rows
+        if self.broken is not None:
+            return NodeLost(
+                f"the connection to {source} at {self.address} broke ({self.broken}): the last {count} rows that were "
+                "sent may not have been taken"
+            )
+        lost = f", and has not taken the last {count} rows that were sent" if count else ""
+        return SourceError(f"{source} has ended: it takes no more rows{lost}")
 
     # news of the connection
 

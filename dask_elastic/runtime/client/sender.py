@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from dask.utils import format_bytes
 
 from dask_elastic.runtime.client.call import ask_scheduler
 from dask_elastic.runtime.client.client_steps import ClientSteps, TimedWait
+from dask_elastic.runtime.client.deadline import DeadlinePassed, NoAnswer, answered, check_deadline, deadline_of, unsent
 from dask_elastic.runtime.client.outlet import Encoded, Outlet, Waiter
-from dask_elastic.runtime.client.sent_rows import parts_of
-from dask_elastic.runtime.client.unacknowledged import Unacknowledged
+from dask_elastic.runtime.client.sent_rows import check_sizes, parts_of
+from dask_elastic.runtime.client.unacknowledged import Unacknowledged, stream_of
 from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
-from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.topology.casting import cast_rows
-from dask_elastic.vocab.errors import BatchTooLarge, ElasticError, NodeLost, SourceError, UnknownJob
+from dask_elastic.vocab.errors import ElasticError, NodeLost, SchedulerLost, SourceError, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -78,6 +77,10 @@ class Sender:
         self._schema: pa.Schema | None = None
         self._preparing = asyncio.Lock()
 
+    @property
+    def _where(self) -> str:
+        return f"source {self.source!r} of job {self.job!r}"
+
     def doubt(self) -> None:
         """Have the next call ask the scheduler whether the job still runs."""
         self._doubtful = True
@@ -114,7 +117,7 @@ class Sender:
         Raises
         ------
         TimeoutError
-            If it has none.
+            If it has none, or the scheduler, when it has to be asked, does not answer.
         SchemaMismatch
             If the rows cannot be cast to the schema that the source declares; none is sent.
         BatchTooLarge
@@ -122,23 +125,20 @@ class Sender:
         ElasticError
             If the source takes no more rows, or did not take those that were sent before.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._ready:
-            yield self._prepare
-        # All rows are cast before the first leave, and then cut: a cast may make them larger.
-        parts = [part for batch in batches for part in parts_of(self._cast(batch))]
-        self._check_sizes(parts)
-        schema = self._schema
-        for number, part in enumerate(parts):
-            try:
+        deadline, done = deadline_of(timeout), 0
+        try:
+            if not self._ready:
+                yield functools.partial(self._prepare, deadline)
+            # All rows are cast before the first leave, and then cut: a cast may make them larger.
+            parts = [part for batch in batches for part in parts_of(self._cast(batch))]
+            check_sizes(parts, self._most_bytes, self._where)
+            schema = self._schema
+            for part in parts:
                 yield from self._send_one(part, schema, due, deadline, timeout)
-            except _DeadlinePassed as error:
-                rows = sum(part.num_rows for part in parts)
-                done = sum(part.num_rows for part in parts[:number])
-                raise TimeoutError(
-                    f"source {self.source!r} of job {self.job!r} has had no room for {timeout:g} s: it reads more "
-                    f"slowly than rows are sent. {done} of {rows} rows were sent: send the others later"
-                ) from error
+                done += part.num_rows
+        except DeadlinePassed as error:
+            rows = sum(batch.num_rows for batch in batches)
+            raise unsent(error, self._where, f"{done} of {rows} rows were sent", timeout or 0.0) from error
         if wait:
             yield from self.flush(timeout)
 
@@ -146,18 +146,7 @@ class Sender:
         schema = self._schema
         if schema is None:
             return batch
-        return cast_rows(schema, batch, f"rows sent to source {self.source!r} of job {self.job!r}")
-
-    def _check_sizes(self, batches: Sequence[pa.RecordBatch]) -> None:
-        most = self._most_bytes
-        for batch in batches:
-            if most is not None and (nbytes := batch.nbytes) > most:
-                has = "1 row has" if batch.num_rows == 1 else f"{batch.num_rows} rows have"
-                raise BatchTooLarge(
-                    f"source {self.source!r} of job {self.job!r}: {has} {format_bytes(nbytes)}, and the worker takes "
-                    f"{format_bytes(most)} at once, the smaller of elastic.max-frame and a quarter of its "
-                    "memory. Nothing was sent: send smaller rows, or give workers more memory"
-                )
+        return cast_rows(schema, batch, f"rows sent to {self._where}")
 
     def _send_one(
         self,
@@ -171,23 +160,26 @@ class Sender:
         used: Outlet | None = None
         while True:
             if not self._ready:
-                yield self._prepare
+                yield functools.partial(self._prepare, deadline)
                 if not self._ready:
-                    _check(deadline)
+                    check_deadline(deadline)
                     continue
             if self._schema is not schema:
                 # The job was submitted anew, perhaps with another source.
                 batch, schema, encoded = self._cast(batch), self._schema, None
             outlet = self._outlet
             if outlet is None and (unacknowledged := self._unacknowledged) is not None:
-                kept = unacknowledged.add_stream(batch, due)
-                yield from self._await_acknowledged(unacknowledged, kept.sequence, deadline, timeout)
+                stream = stream_of(batch)
+                sequence = yield functools.partial(self._keep, unacknowledged, stream, due, batch.num_rows)
+                if sequence is None:
+                    continue
+                yield from self._await_acknowledged(unacknowledged, sequence, deadline, timeout)
                 return
             if outlet is None:
-                taken = yield functools.partial(self._send_through_scheduler, batch, due)
+                taken = yield functools.partial(self._send_through_scheduler, batch, due, deadline)
                 if taken:
                     return
-                _check(deadline)
+                check_deadline(deadline)
                 continue
             if encoded is None or outlet is not used:
                 encoded, used = outlet.encode(batch, due), outlet
@@ -206,7 +198,7 @@ class Sender:
         ElasticError
             If it takes no more rows.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         if (unacknowledged := self._unacknowledged) is not None:
             yield from self._await_acknowledged(unacknowledged, unacknowledged.newest, deadline, timeout)
             return
@@ -215,20 +207,20 @@ class Sender:
             return
         batches = outlet.batches
         outlet.ask()
-        while (waiter := outlet.untaken(batches)) is not None:
-            if outlet.ended:
-                yield self._prepare
-                # Another thread may have raised the reason already.
-                raise self._lost(outlet)
-            try:
+        try:
+            while (waiter := outlet.untaken(batches)) is not None:
+                if outlet.ended:
+                    yield functools.partial(self._prepare, deadline)
+                    # Another thread may have raised the reason already.
+                    raise outlet.lost(self._where)
                 yield from self._wait(waiter, deadline)
-            except _DeadlinePassed as error:
-                raise self._late(timeout) from error
+        except DeadlinePassed as error:
+            raise self._late(timeout) from error
 
     def _late(self, timeout: float | None) -> TimeoutError:
         return TimeoutError(
-            f"source {self.source!r} of job {self.job!r} has not taken all rows within {timeout or 0.0:.3g} s: "
-            f"{self.uncertain_rows} are on the way, and remain so"
+            f"{self._where} has not taken all rows within {timeout or 0.0:.3g} s: {self.uncertain_rows} are on the "
+            "way, and remain so"
         )
 
     def _await_acknowledged(
@@ -238,34 +230,36 @@ class Sender:
         try:
             while unacknowledged.acknowledged < sequence:
                 if unacknowledged is not self._unacknowledged:
+                    # The job may have been ended on purpose: then this raises that it has.
+                    yield functools.partial(self._prepare, deadline)
                     raise SourceError(
-                        f"source {self.source!r} of job {self.job!r}: {unacknowledged.rows} rows may not have been "
-                        "taken; another call has raised the reason"
+                        f"{self._where}: {unacknowledged.rows} rows may not have been taken; another call has raised "
+                        "the reason, or the job was submitted anew"
                     )
                 outlet = self._outlet
                 if not self._ready:
-                    yield self._prepare
-                    _check(deadline)
+                    yield functools.partial(self._prepare, deadline)
+                    check_deadline(deadline)
                 elif outlet is None:
-                    yield functools.partial(self._resend_through_scheduler, unacknowledged)
-                    _check(deadline)
+                    yield functools.partial(self._resend_through_scheduler, unacknowledged, deadline)
+                    check_deadline(deadline)
                 else:
                     # The future comes first: an answer between the look and the wait would be missed.
                     news = outlet.news()
                     outlet.ask()
                     if unacknowledged.acknowledged < sequence:
                         yield from self._wait(news, deadline)
-        except _DeadlinePassed as error:
+        except DeadlinePassed as error:
             raise self._late(timeout) from error
 
     def _wait(self, waiter: Waiter, deadline: float | None) -> ClientSteps:
         """Wait for news, at most until the deadline; ask the scheduler when there is none for long."""
-        _check(deadline)
+        check_deadline(deadline)
         left = CHECK_SECONDS if deadline is None else min(CHECK_SECONDS, max(0.0, deadline - time.monotonic()))
-        yield TimedWait(waiter, left)
-        if not waiter.done() and left == CHECK_SECONDS:
+        has_news = yield TimedWait(waiter, left)
+        if not has_news and left == CHECK_SECONDS:
             self._doubtful = True
-            yield self._prepare
+            yield functools.partial(self._prepare, deadline)
 
     # connecting
 
@@ -274,49 +268,57 @@ class Sender:
         outlet = self._outlet
         return not self._doubtful and (self._through_scheduler if outlet is None else not outlet.ended)
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, deadline: float | None) -> None:
         """Find the source and connect to its worker, unless that is done.
 
         Raises
         ------
+        NoAnswer
+            If the scheduler does not answer before the deadline.
         ElasticError
             If the source takes no more rows, or did not take those that were sent before.
         """
-        async with self._preparing:
-            outlet = self._outlet
-            if self._ready:
+        await answered(self._preparing.acquire(), deadline)
+        try:
+            if not self._ready:
+                await self._find_and_connect(deadline)
+        finally:
+            self._preparing.release()
+
+    async def _find_and_connect(self, deadline: float | None) -> None:
+        outlet = self._outlet
+        try:
+            if outlet is not None and not self._run:
+                outlet.check()
+            place = await answered(ask_scheduler(self.client, FindSource(self.job, self.source)), deadline)
+            self._check_run(place)
+            if place.run:
+                await self._renew(place)
                 return
-            try:
-                if outlet is not None and not self._run:
-                    outlet.check()
-                place = await ask_scheduler(self.client, FindSource(self.job, self.source))
-                self._check_run(place)
-                if place.run:
-                    await self._renew(place)
-                    return
-                if not place.addresses:
-                    await self._await_restart()
-                    return
-            except ElasticError as error:
-                if count := self.uncertain_rows:
-                    error.add_note(f"{count} rows sent to source {self.source!r} may not have been taken.")
-                self.close()
-                self._run, self._unacknowledged = "", None
-                raise
-            outlet = self._outlet
-            self._doubtful = False
-            self._most_bytes = place.most_bytes
-            if outlet is None or place.generation != outlet.place.generation:
-                self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
-            if outlet is not None:
-                restarted = place.generation != outlet.place.generation
-                if not outlet.ended and not restarted:
-                    return
-                self.close()
-                if outlet.uncertain_rows or not (restarted or outlet.broken):
-                    raise self._lost(outlet)
-            self._outlet = await self._connect(place)
-            self._through_scheduler = self._outlet is None
+            if not place.addresses:
+                await self._await_restart()
+                return
+        except ElasticError as error:
+            if count := self.uncertain_rows:
+                error.add_note(f"{count} rows sent to source {self.source!r} may not have been taken.")
+            # A client can reconnect to its scheduler; meanwhile the connection to the worker may be intact.
+            if not isinstance(error, SchedulerLost):
+                self._forget()
+            raise
+        outlet = self._outlet
+        self._doubtful = False
+        self._most_bytes = place.most_bytes
+        if outlet is None or place.generation != outlet.place.generation:
+            self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
+        if outlet is not None:
+            restarted = place.generation != outlet.place.generation
+            if not outlet.ended and not restarted:
+                return
+            self.close()
+            if outlet.uncertain_rows or not (restarted or outlet.broken):
+                raise outlet.lost(self._where)
+        self._outlet = await self._connect(place)
+        self._through_scheduler = self._outlet is None
 
     def _check_run(self, place: PushedSource) -> None:
         """Forget the run of a job that was submitted anew; raise if it has not acknowledged all rows."""
@@ -324,16 +326,15 @@ class Sender:
         if not self._run or place.run == self._run:
             return
         if self.uncertain_rows and outlet is not None:
-            raise self._lost(outlet)
-        self.close()
-        self._run, self._unacknowledged = "", None
+            raise outlet.lost(self._where)
+        self._forget()
 
     async def _await_restart(self) -> None:
         """Wait a moment for a job that restarts, and raise for rows that its source had not taken and may lose."""
         outlet = self._outlet
         self.close()
         if outlet is not None and outlet.uncertain_rows:
-            raise self._lost(outlet)
+            raise outlet.lost(self._where)
         await asyncio.sleep(RETRY_SECONDS)
 
     async def _renew(self, place: PushedSource) -> None:
@@ -373,18 +374,6 @@ class Sender:
         self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
         self._outlet, self._doubtful = renewed, False
 
-    def _lost(self, outlet: Outlet) -> ElasticError:
-        """Return the error for rows that were sent on a connection that has ended."""
-        source = f"source {self.source!r} of job {self.job!r}"
-        count = outlet.uncertain_rows
-        if outlet.broken is not None:
-            return NodeLost(
-                f"the connection to {source} at {outlet.address} broke ({outlet.broken}): the last {count} rows that "
-                "were sent may not have been taken"
-            )
-        lost = f", and has not taken the last {count} rows that were sent" if count else ""
-        return SourceError(f"{source} has ended: it takes no more rows{lost}")
-
     async def _connect(self, place: PushedSource) -> Outlet | None:
         """Return a connection to the source's worker; None if this client has to go through the scheduler."""
         client = self.client
@@ -398,18 +387,34 @@ class Sender:
             return None
         return outlet
 
-    async def _send_through_scheduler(self, batch: pa.RecordBatch, due: float | None) -> bool:
+    async def _send_through_scheduler(self, batch: pa.RecordBatch, due: float | None, deadline: float | None) -> bool:
         """Send a batch and wait until the source has it; returns False if the source has no room."""
-        body = memoryview(table_bytes(pa.Table.from_batches([batch])))
-        return await ask_scheduler(self.client, Send(self.job, self.source, 0, body, due))
+        call = Send(self.job, self.source, 0, stream_of(batch), due)
+        try:
+            return await answered(ask_scheduler(self.client, call), deadline)
+        except NoAnswer as error:
+            raise NoAnswer(batch.num_rows) from error
 
-    async def _resend_through_scheduler(self, unacknowledged: Unacknowledged) -> None:
+    async def _keep(
+        self, unacknowledged: Unacknowledged, stream: memoryview, due: float | None, rows: int
+    ) -> int | None:
+        """Return the number of a batch that goes through the scheduler; None if there is a connection by now.
+
+        Connections are made on the same event loop: each has sent again all that was numbered before it was made, and
+        would never send a batch that was numbered behind its back.
+        """
+        if self._outlet is not None or unacknowledged is not self._unacknowledged:
+            return None
+        return unacknowledged.add(None, [stream], due, rows, stream.nbytes).sequence
+
+    async def _resend_through_scheduler(self, unacknowledged: Unacknowledged, deadline: float | None) -> None:
         """Send what is not acknowledged, in order, as long as the source has room."""
-        async with self._resending:
+        await answered(self._resending.acquire(), deadline)
+        try:
             for kept in unacknowledged.all():
                 call = Send(self.job, self.source, 0, kept.stream(), kept.due, unacknowledged.sender, kept.sequence)
                 try:
-                    taken = await ask_scheduler(self.client, call)
+                    taken = await answered(ask_scheduler(self.client, call), deadline)
                 except (NodeLost, UnknownJob, OSError) as error:
                     # The scheduler says whether the job restarts.
                     logger.info("job %r: %s", self.job, error)
@@ -419,6 +424,18 @@ class Sender:
                 if not taken:
                     return
                 unacknowledged.acknowledge(kept.sequence)
+        finally:
+            self._resending.release()
+
+    async def drop(self) -> None:
+        """Close the connection and forget what was sent, on the client's event loop."""
+        # A connection that is being made would keep what is forgotten.
+        async with self._preparing:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.close()
+        self._run, self._unacknowledged = "", None
 
     def close(self) -> None:
         """Close the connection, on the client's event loop; the next call connects again."""
@@ -426,15 +443,6 @@ class Sender:
         self._through_scheduler = False
         if outlet is not None:
             outlet.close()
-
-
-def _check(deadline: float | None) -> None:
-    if deadline is not None and time.monotonic() >= deadline:
-        raise _DeadlinePassed
-
-
-class _DeadlinePassed(Exception):
-    """Raised within this module only; the caller gets a `TimeoutError` with an explanation."""
 
 
 def _scheme(address: str) -> str:

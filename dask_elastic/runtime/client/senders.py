@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import math
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dask_elastic.runtime.client.call import ask_scheduler
-from dask_elastic.runtime.client.client_steps import ClientSteps, run_async, run_blocking
+from dask_elastic.runtime.client.call import ask_scheduler, flushing
+from dask_elastic.runtime.client.client_steps import ClientSteps, run_async
+from dask_elastic.runtime.client.deadline import NoAnswer, answered, deadline_of
 from dask_elastic.runtime.client.sender import Sender
 from dask_elastic.runtime.protocol.job_calls import FindSource
 from dask_elastic.vocab.errors import ElasticError
@@ -69,8 +71,7 @@ class Senders:
             if source is None:
                 source = self._only.get(job)
             if source is None:
-                found = yield lambda: ask_scheduler(self.client, FindSource(job, None))
-                source = self._only[job] = found.name
+                source = self._only[job] = yield lambda: self._only_source(job, timeout)
             sender = self._begin(job, source)
             try:
                 yield from sender.send(batches, due, wait, timeout)
@@ -80,6 +81,16 @@ class Senders:
         except ElasticError:
             self._only.pop(job, None)
             raise
+
+    async def _only_source(self, job: str, timeout: float | None) -> str:
+        try:
+            found = await answered(ask_scheduler(self.client, FindSource(job, None)), deadline_of(timeout))
+        except NoAnswer as error:
+            raise TimeoutError(
+                f"the scheduler has not answered within {timeout or 0.0:g} s which source job {job!r} has: no rows "
+                "were sent. Send them later"
+            ) from error
+        return found.name
 
     def _begin(self, job: str, source: str) -> Sender:
         """Return the sender for a source, for one call; forget the oldest idle ones if it is new."""
@@ -100,7 +111,7 @@ class Senders:
 
     def flush(self, job: str, timeout: float | None) -> ClientSteps:
         """Wait until the sources of a job have all rows that were sent; see `Sender.flush`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         for (name, _), sender in list(self._senders.items()):
             if name == job:
                 yield from sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -117,7 +128,7 @@ class Senders:
         self.doubt(job)
         for (name, _), sender in list(self._senders.items()):
             if name == job:
-                self.client.loop.add_callback(sender.close)
+                self.client.loop.add_callback(sender.drop)
 
     @property
     def uncertain_rows(self) -> int:
@@ -126,26 +137,32 @@ class Senders:
 
     async def close(self) -> None:
         """Flush, then close the connections; on the client's event loop, while the client closes."""
-        for (job, source), sender in list(self._senders.items()):
-            if sender.uncertain_rows:
-                try:
-                    await run_async(self.client, sender.flush(CLOSE_SECONDS))
-                except Exception as error:  # the client closes in any case
-                    _warn(job, source, error)
-            sender.close()
-        self._senders.clear()
+        try:
+            with flushing(self.client):
+                await self._flush_all()
+        finally:
+            for sender in list(self._senders.values()):
+                sender.close()
+            self._senders.clear()
+
+    async def _flush_all(self) -> None:
+        """Flush all senders at the same time: Dask cancels the closing of a client that takes long."""
+        uncertain = [(*key, sender) for key, sender in list(self._senders.items()) if sender.uncertain_rows]
+        await asyncio.gather(*(self._flush_one(*one) for one in uncertain))
+
+    async def _flush_one(self, job: str, source: str, sender: Sender) -> None:
+        try:
+            await run_async(self.client, sender.flush(CLOSE_SECONDS))
+        except Exception as error:  # the client closes, or the process ends, in any case
+            logger.warning("rows sent to source %r of job %r may not have been taken: %s", source, job, error)
 
     def flush_at_exit(self) -> None:
         """Flush in a process that ends without closing its client."""
         loop = getattr(self.client.loop, "asyncio_loop", None)
         if self.client.asynchronous or loop is None or not loop.is_running():
             return
-        for (job, source), sender in list(self._senders.items()):
-            if sender.uncertain_rows:
-                try:
-                    run_blocking(self.client, sender.flush(CLOSE_SECONDS))
-                except Exception as error:  # the process ends in any case
-                    _warn(job, source, error)
+        if self.uncertain_rows:
+            self.client.sync(self._flush_all)
 
 
 def senders_of(client: Client) -> Senders:
@@ -194,10 +211,6 @@ def checked_due(due: Any) -> float | None:
             "such as time.time() returns"
         )
     return seconds
-
-
-def _warn(job: str, source: str, error: Exception) -> None:
-    logger.warning("rows sent to source %r of job %r may not have been taken: %s", source, job, error)
 
 
 _OPEN: weakref.WeakSet[Senders] = weakref.WeakSet()

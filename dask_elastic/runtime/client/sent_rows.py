@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+from dask.utils import format_bytes
 
 from dask_elastic.topology.tables import TABLES_TAKEN, as_table
+from dask_elastic.vocab.errors import BatchTooLarge
 
 SEND_ROWS = 65_536
 SEND_BYTES = 8 * 2**20
@@ -48,3 +51,30 @@ def parts_of(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
     parts = max(1, -(-count // SEND_ROWS), -(-nbytes // SEND_BYTES))
     size = max(1, -(-count // parts))
     return [batch.slice(start, size) for start in range(0, count, size)]
+
+
+def check_sizes(parts: Sequence[pa.RecordBatch], most: int | None, source: str) -> None:
+    """Raise unless the worker of a source takes each part.
+
+    Parameters
+    ----------
+    parts : sequence of RecordBatch
+        The parts.
+    most : int or None
+        The most bytes that the worker takes at once; None for no limit.
+    source : str
+        The source, for the error.
+
+    Raises
+    ------
+    BatchTooLarge
+        If a part has more bytes.
+    """
+    for part in parts:
+        if most is not None and (nbytes := part.nbytes) > most:
+            has = "1 row has" if part.num_rows == 1 else f"{part.num_rows} rows have"
+            raise BatchTooLarge(
+                f"{source}: {has} {format_bytes(nbytes)}, and the worker takes {format_bytes(most)} at once, the "
+                "smaller of elastic.max-frame and a quarter of its memory. Nothing was sent: send smaller rows, or "
+                "give workers more memory"
+            )

@@ -45,8 +45,12 @@ class Kept(NamedTuple):
         if self.schema is None:
             return memoryview(body)
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
-        rows = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
-        return memoryview(table_bytes(pa.Table.from_batches([rows])))
+        return stream_of(pa.ipc.read_record_batch(pa.py_buffer(body), schema))
+
+
+def stream_of(rows: pa.RecordBatch) -> memoryview:
+    """Return rows as an Arrow IPC stream."""
+    return memoryview(table_bytes(pa.Table.from_batches([rows])))
 
 
 class Unacknowledged:
@@ -56,30 +60,32 @@ class Unacknowledged:
     ----------
     sender : str
         Identifies the sender; with the sequence numbers, the source recognises batches that come again.
-    newest : int
-        The number of the newest batch that was sent.
     acknowledged : int
         All batches up to this number are durable.
     """
 
     def __init__(self) -> None:
         self.sender = uuid.uuid4().hex
-        self.newest = self.acknowledged = 0
+        self.acknowledged = 0
         self._kept: deque[Kept] = deque()
         self._lock = threading.Lock()
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest batch that was sent."""
+        with self._lock:
+            return self._newest()
+
+    def _newest(self) -> int:
+        # Not counted separately: an interrupt between a count and the batch would leave a number that is never sent.
+        return self._kept[-1].sequence if self._kept else self.acknowledged
 
     def add(self, schema: bytes | None, body: Buffers, due: float | None, rows: int, cost: int) -> Kept:
         """Assign the next number to a batch, and keep it until it is acknowledged."""
         with self._lock:
-            self.newest += 1
-            kept = Kept(self.newest, schema, body, due, rows, cost)
+            kept = Kept(self._newest() + 1, schema, body, due, rows, cost)
             self._kept.append(kept)
             return kept
-
-    def add_stream(self, rows: pa.RecordBatch, due: float | None) -> Kept:
-        """Assign the next number to a batch that is sent through the scheduler."""
-        body = memoryview(table_bytes(pa.Table.from_batches([rows])))
-        return self.add(None, [body], due, rows.num_rows, body.nbytes)
 
     def acknowledge(self, through: int) -> None:
         """Drop the batches up to a number."""

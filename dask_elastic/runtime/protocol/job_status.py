@@ -35,15 +35,12 @@ ENDED = frozenset({Status.FINISHED, Status.STOPPED, Status.FAILED})
 
 TABLE: dict[tuple[Status, JobEvent], Status] = {
     (Status.STARTING, JobEvent.STARTED): Status.RUNNING,
-    (Status.STARTING, JobEvent.DRAIN_REQUESTED): Status.DRAINING,
     (Status.STARTING, JobEvent.STOP_REQUESTED): Status.STOPPED,
     (Status.STARTING, JobEvent.ERROR): Status.FAILED,
     (Status.RUNNING, JobEvent.DRAIN_REQUESTED): Status.DRAINING,
     (Status.RUNNING, JobEvent.COMPLETED): Status.FINISHED,
     (Status.RUNNING, JobEvent.STOP_REQUESTED): Status.STOPPED,
     (Status.RUNNING, JobEvent.ERROR): Status.FAILED,
-    # The drain was requested during the start: the sources stop as soon as they are started.
-    (Status.DRAINING, JobEvent.STARTED): Status.RUNNING,
     (Status.DRAINING, JobEvent.DRAIN_REQUESTED): Status.DRAINING,
     (Status.DRAINING, JobEvent.COMPLETED): Status.FINISHED,
     (Status.DRAINING, JobEvent.STOP_REQUESTED): Status.STOPPED,
@@ -52,13 +49,12 @@ TABLE: dict[tuple[Status, JobEvent], Status] = {
     (Status.DRAINING, JobEvent.RESTART): Status.RESTARTING,
     (Status.RESTARTING, JobEvent.RESTART): Status.RESTARTING,
     (Status.RESTARTING, JobEvent.STARTED): Status.RUNNING,
-    # The sources are drained as soon as they are started again.
-    (Status.RESTARTING, JobEvent.DRAIN_REQUESTED): Status.RESTARTING,
     (Status.RESTARTING, JobEvent.STOP_REQUESTED): Status.STOPPED,
     (Status.RESTARTING, JobEvent.ERROR): Status.FAILED,
 }
 """An event that is not listed is illegal. A job that has ended takes no events: the caller drops those that are late,
-such as the report of a failure behind a stop."""
+such as the report of a failure behind a stop. A drain that is requested during a start waits until the job has started.
+"""
 
 
 def next_status(job: str, status: Status, event: JobEvent) -> Status:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import pickle
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from dask_elastic.checkpoint.accepted import continued
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.copied import copy_checkpoint
 from dask_elastic.checkpoint.dropped_sources import forget_namesakes
+from dask_elastic.checkpoint.epoch_spool import Covered
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.checkpoint.manifest import Manifest
@@ -23,15 +24,19 @@ from dask_elastic.checkpoint.takeover import (
     reserve_generation,
 )
 from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.scheduler.epoch_ledger import LedgerSnapshot
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
-from dask_elastic.runtime.scheduler.spooled_ledger import open_ledgers
+from dask_elastic.runtime.scheduler.spooled_ledger import open_ledgers, with_ledgers
 from dask_elastic.vocab.errors import SubmitError
 
 T = TypeVar("T")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run something that may block away from the event loop of the scheduler."""
+    """Run something that may block away from the event loop of the scheduler.
+
+    Also the constructor of `CheckpointFolder` may block: file systems may connect in theirs.
+    """
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
@@ -188,7 +193,7 @@ def next_start(url: str, generation: int, known: int) -> int:
     return requested(choose_checkpoint(Catalog(CheckpointFolder(url)), generation, known))
 
 
-def complete(url: str, manifest: Manifest) -> None:
+def complete(url: str, manifest: Manifest, snapshots: Mapping[str, LedgerSnapshot]) -> dict[str, Covered]:
     """Publish the manifest of a checkpoint.
 
     Parameters
@@ -196,11 +201,20 @@ def complete(url: str, manifest: Manifest) -> None:
     url : str
         The folder.
     manifest : Manifest
-        The manifest.
+        The manifest, without the ledgers.
+    snapshots : mapping of str to LedgerSnapshot
+        By source, its ledger when the manifest was made.
+
+    Returns
+    -------
+    dict of str to Covered
+        By source, what the checkpoint covers of its ledger.
 
     Raises
     ------
     CheckpointError
         If storage fails, or another scheduler continues the job: the checkpoint must not be committed.
     """
+    manifest, covered = with_ledgers(manifest, snapshots)
     requested(complete_checkpoint(Catalog(CheckpointFolder(url)), manifest))
+    return covered

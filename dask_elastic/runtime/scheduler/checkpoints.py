@@ -27,7 +27,7 @@ from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_threa
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
-from dask_elastic.runtime.scheduler.spooled_ledger import ledgers_in_checkpoint
+from dask_elastic.runtime.scheduler.spooled_ledger import snapshots_of
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls, unless_over
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded, ElasticError, JobEnded
@@ -225,12 +225,12 @@ class Checkpoints:
                 if not record.runs(generation):
                     return
                 manifest, held = _manifest(record, state, progress)
-                await in_thread(complete, state.url, manifest)
+                covered = await in_thread(complete, state.url, manifest, snapshots_of(state.ledgers))
                 seconds = time.monotonic() - began
                 state.begin_commits(number, (i for i in instances(record.spec) if i.component in manifest.prepared))
                 state.completed(CheckpointDescription(number, progress.started, seconds, manifest.new_bytes, held))
-                for source, ledger in state.ledgers.items():
-                    ledger.cover(manifest, source)
+                for source, records in covered.items():
+                    state.ledgers[source].cover(records)
         except Exception as error:  # whatever it is, the job goes on, and the next checkpoint is taken
             if record.live and record.runs(generation):
                 await self._give_up(record, state, progress, began, error)
@@ -284,7 +284,7 @@ class Checkpoints:
     async def _sweep(self, record: JobRecord, state: JobCheckpoints) -> None:
         try:
             keep = record.spec.options.checkpoint_keep
-            catalog = Catalog(CheckpointFolder(state.url))
+            catalog = Catalog(await in_thread(CheckpointFolder, state.url))
             running = {summary.name for summary in record.spec.summaries}
             await in_thread(functools.partial(sweep, catalog, keep, kept_from=state.kept_from, running=running))
             # A checkpoint that is being copied to a savepoint may need the epochs that later ones cover.
@@ -307,7 +307,7 @@ def instances(spec: JobSpec) -> Iterable[ExecutorId]:
 
 
 def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProgress[bytes]) -> tuple[Manifest, float]:
-    """Return the manifest of a checkpoint, and the longest time for which the inputs of an executor had to wait."""
+    """Return the manifest of a checkpoint without ledgers, and how long inputs of an executor have waited at most."""
     spec = record.spec
     pickled: dict[str, dict[int, Pickled | None]] = {}
     for instance, part in progress.parts.items():
@@ -335,7 +335,6 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
         states=tuple(states),
         positions=placed["source"],
         prepared=placed["sink"],
-        ledgers=ledgers_in_checkpoint(state.ledgers),
     ), held
 
 
@@ -388,11 +387,15 @@ async def first_of(*waits: Any, timeout: float) -> None:
     try:
         await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for future, wait in zip(futures, waits, strict=True):
-            if future is not wait:
-                future.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await future
+        own = [future for future, wait in zip(futures, waits, strict=True) if future is not wait]
+        for future in own:
+            future.cancel()
+        if own:
+            # Awaiting each of them would take a cancellation of this call for theirs.
+            await asyncio.wait(own)
+    for future in own:
+        if not future.cancelled():
+            future.result()
 
 
 async def take_committed(

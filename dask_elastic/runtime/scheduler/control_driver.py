@@ -279,11 +279,13 @@ class ControlDriver:
 
     async def _change(self, snapshot: Snapshot, change: CoreChange, failed: Failures) -> None:
         try:
-            record = self.cores.jobs.record(change.job)
-            if record.spec.generation != change.generation:
-                raise PlanningError(f"job {change.job!r} has been submitted again")
-            before, after = (_by_node(record, snapshot, cores) for cores in (change.before, change.after))
-            await self._enact(record, change, before, after)
+            async with self._slots:
+                # The wait may last longer than a restart, which numbers the nodes anew.
+                record = self.cores.jobs.record(change.job)
+                if record.spec.generation != change.generation:
+                    raise PlanningError(f"job {change.job!r} has been submitted again")
+                before, after = (_by_node(record, snapshot, cores) for cores in (change.before, change.after))
+                await self._enact(record, change, before, after)
         except (ElasticError, Relayed) as error:
             cause = cause_of(error)
             # What was decided about a job that has restarted or ended meanwhile is of no use: nothing is wrong.
@@ -297,8 +299,7 @@ class ControlDriver:
         self, record: JobRecord, change: CoreChange, before: Mapping[int, int], after: Mapping[int, int]
     ) -> None:
         try:
-            async with self._slots:
-                await self.cores.change(record, (change.executor.component, change.executor.index), before, after)
+            await self.cores.change(record, (change.executor.component, change.executor.index), before, after)
         except Relayed as error:
             if isinstance(load_error(error.data), NodeLost):
                 self.membership.lost_touch(record, after)

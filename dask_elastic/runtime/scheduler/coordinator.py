@@ -14,7 +14,7 @@ from dask_elastic.runtime.config.worker_options import WorkerOptions, worker_opt
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall, Handler, Version, handlers_of
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.job_status import JobEvent, Status
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, place_of
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
@@ -93,7 +93,7 @@ class Coordinator:
         self.starts = JobStarts(self.workers, self.jobs, self.calls)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.ends = PartEnds(self.calls)
-        self.restarts = Restarts(self.starts, self.calls, self.ends, self._runs)
+        self.restarts = Restarts(self.starts, self.calls, self.ends, self.cores, self._runs)
         self.health = JobHealth(
             self.jobs,
             self.calls,
@@ -177,8 +177,13 @@ class Coordinator:
             self.workers.growth.starting.discard(name)
             if name not in self.jobs:
                 self._folders.pop(name, None)
+        if record.freed:
+            # `forget` leaves the record of a job that starts, whose name is reserved.
+            self._drop(record)
         self._forget_old()
-        self._runs(record)
+        if record.checkpoints is None or not record.checkpoints.restarted:
+            # Otherwise the restart does this: each checkpoint would be taken twice.
+            self._runs(record)
         return self._description(record)
 
     def _is_taken(self, name: str) -> bool:
@@ -295,10 +300,11 @@ class Coordinator:
         record = self.jobs.record(call.job)
         if not record.live:
             return
-        record.change(JobEvent.DRAIN_REQUESTED)
         record.draining = True
         self.epochs.close_all(record)
-        if record.status is not Status.RESTARTING:
+        if not record.starting:
+            # Workers may not host the job yet: the start drains the sources once they have started.
+            record.change(JobEvent.DRAIN_REQUESTED)
             await self.calls.all(record, part_calls.Drain(*record.generation_id))
 
     async def stop(self, call: job_calls.Stop) -> None:
@@ -325,11 +331,15 @@ class Coordinator:
     async def _forget(self, job: str) -> None:
         record = self.jobs.record(job)
         await self._free(record)
-        # A job of this name may have been submitted meanwhile.
-        if self.jobs.get(job) is record and job not in self.workers.growth.starting:
-            del self.jobs[job]
-            self._folders.pop(job, None)
-            self._clear(job)
+        if job not in self.workers.growth.starting:
+            self._drop(record)
+
+    def _drop(self, record: JobRecord) -> None:
+        """Drop the record of a job and all that is kept under its name, unless another job has the name by now."""
+        if self.jobs.get(record.name) is record:
+            del self.jobs[record.name]
+            self._folders.pop(record.name, None)
+            self._clear(record.name)
 
     async def _free(self, record: JobRecord) -> None:
         await self._stop(record)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from dask_elastic.planning.new_home import SlotUse, following_cores
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
-from dask_elastic.vocab.errors import MoveRefused, NodeLost, PlanningError, UnknownOperator
+from dask_elastic.vocab.errors import ElasticError, MoveRefused, NodeLost, PlanningError, UnknownOperator
+
+logger = logging.getLogger("dask_elastic.scheduler")
 
 AUTO = "auto"
 """Given as a number of cores: the control loop chooses it."""
@@ -75,8 +79,37 @@ class CoreChanges:
                 if cores == AUTO:
                     record.pinned.discard(key)
                     continue
-                await self._enact(record, key, self._wanted(record, key, cores))
+                wanted = self._wanted(record, key, cores)
+                await self._enact(record, key, wanted)
                 record.pinned.add(key)
+                record.pinned_cores[key] = sum(wanted.values())
+
+    async def restore_pinned(self, record: JobRecord) -> None:
+        """Give executors the cores that a user has set, after a restart; errors are logged.
+
+        A generation begins with the cores of the submission. If the workers have fewer slots by now, an executor gets
+        as many cores as there are slots.
+        """
+        generation = record.spec.generation
+        for key in sorted(record.pinned) if record.elastic else ():
+            async with record.changing[key]:
+                # A user may have changed them meanwhile.
+                if record.live and record.runs(generation) and key in record.pinned and key in record.cores:
+                    await self._restore(record, key, record.pinned_cores[key])
+
+    async def _restore(self, record: JobRecord, key: ExecutorKey, cores: int) -> None:
+        operator, index = key
+        given = min(cores, self._most(record))
+        if given < cores:
+            what = "job %r: %s[%d] gets %d cores: its workers have no slots any more for the %d cores that a user set"
+            logger.warning(what, record.name, operator, index, given, cores)
+        if given == sum(record.cores[key].values()):
+            return
+        try:
+            await self._enact(record, key, self._of_number(record, key, given))
+        except (ElasticError, Relayed) as error:
+            what = "job %r: %s[%d] has other cores than a user set: %s"
+            logger.warning(what, record.name, operator, index, cause_of(error))
 
     def _wanted(self, record: JobRecord, key: ExecutorKey, cores: Any) -> dict[int, int]:
         if isinstance(cores, dict):
@@ -103,15 +136,17 @@ class CoreChanges:
 
         Executors may share slots with each other; tasks of one executor that do so gain nothing, as `submit` says.
         """
-        present = [address for address in record.addresses if address in self.workers]
-        # It keeps one core in any case, also on workers that are all about to leave.
-        most = max(1, sum(self.workers.slots(address) for address in present))
-        if present and cores > most:
+        most = self._most(record)
+        if cores > most and any(address in self.workers for address in record.addresses):
             raise PlanningError(
                 f"{key[0]}[{key[1]}] of job {record.name!r} would have {cores} cores, more than the workers of the job "
                 f"have slots, which are {most}. Give at most {most}, or add workers; tasks that share a slot gain "
                 "nothing."
             )
+
+    def _most(self, record: JobRecord) -> int:
+        """Return the slots of a job's workers; one at least, also if all of them are about to leave."""
+        return max(1, sum(self.workers.slots(address) for address in record.addresses if address in self.workers))
 
     def _of_number(self, record: JobRecord, key: ExecutorKey, cores: int) -> dict[int, int]:
         """Keep the executor's cores as far as wanted, home first; then take free slots at home, then on other nodes."""
@@ -176,9 +211,12 @@ class CoreChanges:
         Raises
         ------
         PlanningError
-            If the job has ended, or the executor's cores were set or changed since the snapshot of the plan.
+            If the job has ended or was restarted, or the executor's cores were set or changed since the snapshot of the
+            plan.
         """
+        generation = record.spec.generation
         async with record.changing[key]:
+            _require_generation(record, generation)
             if not record.live or record.cores[key] != dict(before):
                 raise PlanningError(f"the cores of {key[0]}[{key[1]}] were changed meanwhile")
             # Pinned cores keep their number, but move off a worker that is to leave.
@@ -187,8 +225,16 @@ class CoreChanges:
             await self._enact(record, key, after)
 
     async def vacate(self, record: JobRecord, key: ExecutorKey, nodes: set[int]) -> None:
-        """Take an executor's cores away from nodes, and give it as many free ones elsewhere as there are."""
+        """Take an executor's cores away from nodes, and give it as many free ones elsewhere as there are.
+
+        Raises
+        ------
+        PlanningError
+            If the job was restarted meanwhile: the nodes of its next generation have other numbers.
+        """
+        generation = record.spec.generation
         async with record.changing[key]:
+            _require_generation(record, generation)
             held = record.cores[key]
             stays = {node: count for node, count in held.items() if node not in nodes}
             free = {node: slots for node, slots in self._free(record).items() if node not in nodes}
@@ -273,6 +319,12 @@ def _check_elastic(record: JobRecord) -> None:
             "move between cores. "
             'Submit it with paradigm="executor-centric".'
         )
+
+
+def _require_generation(record: JobRecord, generation: int) -> None:
+    """Raise if a job was restarted while a change of its cores waited: its nodes have other numbers by now."""
+    if not record.runs(generation):
+        raise PlanningError(f"job {record.name!r} was restarted meanwhile")
 
 
 def _restarts(record: JobRecord) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+import itertools
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 from dask_elastic.routing.row_digest import MODULUS
 from dask_elastic.runtime.scheduler.query_positions import QueryMarks, QueryPositions
@@ -20,6 +23,10 @@ QUERIES = 10_000
 KEPT_IN_CHECKPOINTS = 100
 """Epochs of a query that checkpoints remember; Spark repeats only the newest one."""
 
+KEPT_OF_ALL_QUERIES = 10_000
+"""Epochs that checkpoints remember of the queries that have committed last, together; of each other query, only the
+newest epoch. A resumed job refuses older ones. Without this bound, checkpoints would grow with each new query."""
+
 
 @dataclass(frozen=True)
 class LedgerSnapshot:
@@ -30,7 +37,7 @@ class LedgerSnapshot:
     count, rows : int
         Committed epochs, and their rows.
     records : tuple of EpochRecord
-        The newest epochs of each query, in the order of the commits, without their parts.
+        The newest epochs of each query, in any order.
     forgotten : dict of str to int
         By query, the newest epoch that is not remembered.
     positions : QueryMarks
@@ -45,6 +52,17 @@ class LedgerSnapshot:
     forgotten: dict[str, int] = field(default_factory=dict)
     positions: QueryMarks = field(default_factory=QueryMarks)
     waiting: tuple[tuple[int, ...], ...] = ()
+
+    def slim(self) -> LedgerSnapshot:
+        """Return the snapshot without the parts of its records, which no repeat needs."""
+        return replace(self, records=tuple(replace(record, parts=()) for record in self.records))
+
+
+class _Known(NamedTuple):
+    """A committed epoch, and the highest epoch that its query had committed before; -1 for none."""
+
+    record: EpochRecord
+    before: int
 
 
 class EpochLedger:
@@ -102,12 +120,13 @@ class EpochLedger:
         self.closed = False
         self._count = 0
         # Those that have committed last are the last ones.
-        self._queries: OrderedDict[str, OrderedDict[int, EpochRecord]] = OrderedDict()
-        self._forgotten: dict[str, int] = {}
+        self._queries: OrderedDict[str, OrderedDict[int, _Known]] = OrderedDict()
         self._batches: OrderedDict[str, EpochRecord] = OrderedDict()
         # The newest record that each instance has read, and the records that it may still read.
         self._taken = [0] * instances
         self._pending: list[deque[EpochRecord]] = [deque() for _ in range(instances)]
+        # By number of a record, the instances that may still read it.
+        self._readers: Counter[int] = Counter()
 
     @property
     def epochs(self) -> int:
@@ -140,7 +159,7 @@ class EpochLedger:
         rows, digest = self._checked(query, epoch, parts)
         record = self._record(query, epoch)
         if record is None:
-            if epoch <= self._forgotten.get(query, -1):
+            if epoch <= self._forgotten(query):
                 raise HandoffError(
                     f"query {query}, epoch {epoch}: so old that the ledger has forgotten whether it was committed. "
                     "Submit the job again, and start the query with a new checkpoint."
@@ -215,7 +234,7 @@ class EpochLedger:
         self._remember(record)
         self.positions.advance(record.query, record.epoch, record.origin)
         self._await(record)
-        self._forget(record.query)
+        self._forget([record.query])
 
     def restore(
         self, snapshot: LedgerSnapshot, records: Iterable[EpochRecord], reached: Sequence[int | None] = ()
@@ -232,10 +251,9 @@ class EpochLedger:
             As for `cover`.
         """
         self._count, self.rows = snapshot.count, snapshot.rows
-        self._forgotten = dict(snapshot.forgotten)
         self.positions.restore(snapshot.positions)
-        for record in snapshot.records:
-            self._remember(record)
+        for record in sorted(snapshot.records, key=attrgetter("number")):
+            self._remember(record, snapshot.forgotten.get(record.query, -1))
         for record in records:
             if record.number > self._count:
                 self.add(record)
@@ -244,30 +262,44 @@ class EpochLedger:
         self.cover(reached)
 
     def snapshot(self) -> LedgerSnapshot:
-        """Return what a checkpoint keeps of this ledger."""
-        kept: list[EpochRecord] = [*self._batches.values()][-KEPT_IN_CHECKPOINTS:]
-        forgotten = dict(self._forgotten)
-        for query, records in self._queries.items():
-            newest = sorted(records.values(), key=lambda record: record.number)
-            kept += newest[-KEPT_IN_CHECKPOINTS:]
-            left_out = [record.epoch for record in newest[:-KEPT_IN_CHECKPOINTS]]
-            forgotten[query] = max([*left_out, forgotten.get(query, -1)])
-        slim = tuple(replace(record, parts=()) for record in sorted(kept, key=lambda record: record.number))
-        waiting = tuple(tuple(record.number for record in pending) for pending in self._pending)
-        return LedgerSnapshot(self._count, self.rows, slim, forgotten, self.positions.marks(), waiting)
+        """Return what a checkpoint keeps of this ledger; the event loop does no more for it than must be done at once.
 
-    def _remember(self, record: EpochRecord) -> None:
+        The ledger may go on before the snapshot is written: records never change.
+        """
+        kept = [*itertools.islice(reversed(self._batches.values()), KEPT_IN_CHECKPOINTS)]
+        forgotten: dict[str, int] = {}
+        for newest in self._newest_of_each():
+            kept += [known.record for known in newest]
+            forgotten[newest[-1].record.query] = newest[-1].before
+        waiting = tuple(tuple(record.number for record in pending) for pending in self._pending)
+        return LedgerSnapshot(self._count, self.rows, tuple(kept), forgotten, self.positions.marks(), waiting)
+
+    def _newest_of_each(self) -> Iterator[list[_Known]]:
+        """Yield what checkpoints remember of each query, the newest epoch first."""
+        room = KEPT_OF_ALL_QUERIES
+        for records in reversed(self._queries.values()):
+            newest = [*itertools.islice(reversed(records.values()), max(1, min(room, KEPT_IN_CHECKPOINTS)))]
+            room -= len(newest)
+            yield newest
+
+    def _remember(self, record: EpochRecord, before: int = -1) -> None:
+        """Remember a record, behind those of its query; the first one follows epochs up to `before`."""
         self.newest = record
         if record.origin.kind is EpochKind.BATCH:
             self._batches[record.query] = record
-        else:
-            self._queries.setdefault(record.query, OrderedDict())[record.epoch] = record
-            self._queries.move_to_end(record.query)
+            return
+        records = self._queries.setdefault(record.query, OrderedDict())
+        if records:
+            last = next(reversed(records.values()))
+            before = max(last.before, last.record.epoch)
+        records[record.epoch] = _Known(record, before)
+        self._queries.move_to_end(record.query)
 
     def _await(self, record: EpochRecord) -> None:
         for instance, pending in enumerate(self._pending):
             if record.of_instance(instance):
                 pending.append(record)
+                self._readers[record.number] += 1
 
     def is_committed(self, query: str, epoch: int) -> bool:
         """Return whether an epoch is committed, as far as the ledger remembers."""
@@ -288,7 +320,9 @@ class EpochLedger:
         after : int
             Only records behind this number.
         """
-        return [record for record in self._pending[instance] if record.number > after]
+        # From the end: a durable ledger keeps many records that the instance has read.
+        newer = [*itertools.takewhile(lambda record: record.number > after, reversed(self._pending[instance]))]
+        return newer[::-1]
 
     def acknowledge(self, instance: int, number: int) -> None:
         """Note that an instance has read every record up to a number."""
@@ -313,8 +347,14 @@ class EpochLedger:
 
     def _drop(self, instance: int, number: int) -> None:
         pending = self._pending[instance]
+        queries = set()
         while pending and pending[0].number <= number:
-            self._forget(pending.popleft().query)
+            record = pending.popleft()
+            self._readers[record.number] -= 1
+            if not self._readers[record.number]:
+                del self._readers[record.number]
+                queries.add(record.query)
+        self._forget(queries)
 
     def backlog(self, parts: Sequence[StagedPart] = ()) -> int:
         """Return the most epochs that wait at any instance, of those to which these parts go; of all without parts."""
@@ -322,7 +362,7 @@ class EpochLedger:
         return max((self._waiting(instance) for instance in instances), default=0)
 
     def _waiting(self, instance: int) -> int:
-        return sum(record.number > self._taken[instance] for record in self._pending[instance])
+        return len(self.pending(instance, self._taken[instance]))
 
     def close(self) -> None:
         """Accept no more epochs; the committed ones are still read."""
@@ -330,24 +370,33 @@ class EpochLedger:
 
     def _record(self, query: str, epoch: int) -> EpochRecord | None:
         records = self._queries.get(query)
-        return self._batches.get(query) if records is None else records.get(epoch)
+        if records is None:
+            return self._batches.get(query)
+        known = records.get(epoch)
+        return None if known is None else known.record
 
-    def _forget(self, query: str) -> None:
-        """Forget what is too old of a query, of batches without a name, and the query that is too old."""
-        waiting = {record.number for pending in self._pending for record in pending}
-        while len(self._batches) > self.kept and next(iter(self._batches.values())).number not in waiting:
+    def _forgotten(self, query: str) -> int:
+        """Return the highest epoch of a query that is not remembered; -1 for none."""
+        records = self._queries.get(query)
+        return next(iter(records.values())).before if records else -1
+
+    def _forget(self, queries: Iterable[str]) -> None:
+        """Forget what is too old of some queries, of batches without a name, and the queries that are too old."""
+        while len(self._batches) > self.kept and not self._is_pending(next(iter(self._batches.values()))):
             self._batches.popitem(last=False)
-        records = self._queries.get(query, OrderedDict())
-        while len(records) > self.kept and next(iter(records.values())).number not in waiting:
-            epoch, _ = records.popitem(last=False)
-            self._forgotten[query] = max(epoch, self._forgotten.get(query, -1))
+        for query in queries:
+            records = self._queries.get(query, OrderedDict())
+            while len(records) > self.kept and not self._is_pending(next(iter(records.values())).record):
+                records.popitem(last=False)
         while len(self._queries) > self.queries:
             oldest, records = next(iter(self._queries.items()))
-            if any(record.number in waiting for record in records.values()):
+            if any(self._is_pending(known.record) for known in records.values()):
                 break
             del self._queries[oldest]
-            self._forgotten.pop(oldest, None)
             self.positions.forget(oldest)
+
+    def _is_pending(self, record: EpochRecord) -> bool:
+        return record.number in self._readers
 
     def _checked(self, query: str, epoch: int, parts: Sequence[StagedPart]) -> tuple[int, int]:
         """Return the sums of rows and digests of the parts."""

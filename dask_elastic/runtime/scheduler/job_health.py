@@ -39,6 +39,8 @@ LOST_HOME = (
     "with checkpoint= a folder that all workers reach."
 )
 
+LOST_AT_START = "The job had not started yet, and is not restarted: submit it again."
+
 
 class JobHealth:
     """Receives reports, finishes jobs whose parts are complete, and fails jobs that cannot go on.
@@ -283,13 +285,15 @@ class JobHealth:
         """Handle a worker that neither reports nor answers: jobs that need it fail, the others go on without it."""
         for record in self.jobs.running:
             if record.needs(address):
-                self._lose(record, address, "does not answer")
+                self._lose(record, address, "does not answer", [address])
             elif address in record.spec.nodes:
                 self.spawn(self.membership.expel(record, address))
 
     def part_lost(self, record: JobRecord, address: str) -> None:
         """Handle a worker that answers, but hosts no part of a job that needs it."""
-        self._lose(record, address, "hosts no part of it any more")
+        others = {*self.membership.workers.usable()} - {address}
+        # The process that answers is new, and as good as any other one if it is the only one.
+        self._lose(record, address, "hosts no part of it any more", [address] if others else [])
 
     def move_failed(self, record: JobRecord, executor: ExecutorId, error: Exception) -> None:
         """Handle the failure of a move of a home, at an unknown point of it: the executor may be at neither home."""
@@ -314,7 +318,7 @@ class JobHealth:
         if not record.needs(address):
             self.spawn(self.membership.expel(record, address))
         elif self._silent(record, address):
-            self._lose(record, address, "does not answer")
+            self._lose(record, address, "does not answer", [address])
 
     @staticmethod
     def _silent(record: JobRecord, address: str) -> bool:
@@ -325,13 +329,14 @@ class JobHealth:
         timeout = max(SILENT_SECONDS, SILENT_REPORTS * report_seconds(record.spec.options, last.idle))
         return time.time() - last.at > timeout
 
-    def _lose(self, record: JobRecord, address: str, how: str) -> None:
-        """Restart a job that has lost a home, or fail it if it takes no checkpoints."""
+    def _lose(self, record: JobRecord, address: str, how: str, lost: Collection[str] = ()) -> None:
+        """Restart a job that has lost a home, or fail it if it takes no checkpoints or has not started yet."""
         what = f"worker {address} of job {record.name!r} {how}."
         if self.restarts.can(record):
-            self.spawn(self._restart(record, NodeLost(what), [address]))
+            self.spawn(self._restart(record, NodeLost(what), lost))
         else:
-            self.fail(record, dump_error(NodeLost(f"{what} {LOST_HOME}")))
+            advice = LOST_HOME if record.checkpoints is None else LOST_AT_START
+            self.fail(record, dump_error(NodeLost(f"{what} {advice}")))
 
 
 def _loss(error: bytes, forgiving: bool) -> NodeLost | None:

@@ -157,7 +157,7 @@ class JobQueries:
             try:
                 return await ask(record)
             except (NodeLost, Relayed) as error:
-                if not await _is_over(record, generation, isinstance(error, NodeLost)):
+                if not await is_over(record, generation, isinstance(error, NodeLost)):
                     raise
 
     async def _joined(self, record: JobRecord, call: PartCall[tuple[A, ...]]) -> tuple[A, ...]:
@@ -176,10 +176,17 @@ async def _still(record: JobRecord) -> AsyncIterator[None]:
                 return
 
 
-async def _is_over(record: JobRecord, generation: int, lost: bool) -> bool:
+async def is_over(record: JobRecord, generation: int, lost: bool) -> bool:
     """Return whether another generation of a job follows one whose nodes did not answer.
 
-    The loss of a node may be found before the restart that it causes begins.
+    Parameters
+    ----------
+    record : JobRecord
+        The job.
+    generation : int
+        The generation that was called.
+    lost : bool
+        Whether a node was lost, which may be found before the restart that it causes begins.
     """
     if lost and record.live and record.checkpoints is not None and record.runs(generation):
         with contextlib.suppress(TimeoutError):

@@ -97,6 +97,8 @@ class JobRecord:
         Cores of each executor by node, as its home has confirmed them.
     pinned : set
         Executors whose cores the control loop does not change.
+    pinned_cores : dict
+        The cores that the user has set for each of these.
     changing : dict of asyncio.Lock
         Held while the cores of an executor change.
     membership : asyncio.Lock
@@ -148,6 +150,7 @@ class JobRecord:
         self.groups = JobGroups(spec)
         self.chosen_homes: dict[ExecutorKey, str] = {}
         self.cores = _cores_of(spec)
+        self.pinned_cores = {key: sum(self.cores[key].values()) for key in self.pinned}
         self.refused = 0
         self.halted = False
         self.draining = False

@@ -24,7 +24,7 @@ from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
 from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
 from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
@@ -159,6 +159,11 @@ class JobStarts:
             If the cores that the user has set do not fit.
         Exception
             The error of a worker that cannot host the job; the others have forgotten it.
+
+        Notes
+        -----
+        A job with checkpoints whose executors have started restarts when it loses a worker. The record is returned
+        then, and an error of a call to the first generation is logged: the restart decides whether the job goes on.
         """
         # Workers may have been retired meanwhile.
         usable = self.workers.usable()
@@ -174,7 +179,7 @@ class JobStarts:
         if call.options.checkpoint is not None:
             await self._open_checkpoints(record, call.options.checkpoint)
         record.silent = frozenset(candidates.silent)
-        replaced = self.jobs.get(call.name)
+        generation, replaced = record.spec.generation, self.jobs.get(call.name)
         self.jobs[call.name] = record
         try:
             if replaced is not None:
@@ -184,21 +189,34 @@ class JobStarts:
                 self.jobs.pop(call.name, None)
                 self.jobs[call.name] = record
             await self._start(record)
-        except BaseException:
-            await self.calls.tell(record, part_calls.Forget(*record.generation_id))
-            record.change(JobEvent.ERROR)
-            if self.jobs.get(call.name) is record:
-                if replaced is not None and not replaced.freed:
-                    self.jobs[call.name] = replaced
-                else:
-                    del self.jobs[call.name]
+        except BaseException as error:
+            if isinstance(error, Exception) and record.live and not record.runs(generation):
+                text = error_text(dump_error(error))
+                logger.warning("job %r has restarted while its sources started: %s", call.name, text)
+                return record
+            await self._discard(record, replaced, error)
             raise
         if not record.live:
-            # The job was ended while it started, when some nodes did not host it yet.
-            here = self.jobs.get(call.name) is record
-            end = part_calls.End(*record.generation_id)
-            await self.calls.tell(record, end if here else part_calls.Forget(*record.generation_id))
+            await self.end_again(record)
         return record
+
+    async def _discard(self, record: JobRecord, replaced: JobRecord | None, error: BaseException) -> None:
+        """Fail a job that cannot start, and free its parts; the ended job of its name stays unless it is freed."""
+        if record.live:
+            record.error = dump_error(error)
+            # Before the calls: a loss that is noticed meanwhile would restart the job.
+            record.change(JobEvent.ERROR)
+        await self.calls.tell(record, part_calls.Forget(*record.generation_id))
+        if self.jobs.get(record.name) is record:
+            if replaced is not None and not replaced.freed:
+                self.jobs[record.name] = replaced
+            else:
+                del self.jobs[record.name]
+
+    async def end_again(self, record: JobRecord) -> None:
+        """End the parts of a job that was stopped or forgotten when some nodes did not host them yet."""
+        kept = self.jobs.get(record.name) is record and not record.freed
+        await self.calls.tell(record, (part_calls.End if kept else part_calls.Forget)(*record.generation_id))
 
     def _placed(self, call: Submit, nodes: list[str], resumed: dict[str, int] | None, homes: Homes | None) -> JobRecord:
         placement = self._place(call, nodes, resumed, homes)
@@ -252,9 +270,10 @@ class JobStarts:
             record.name, seconds,
         )  # fmt: skip
         deadline = time.monotonic() + seconds
+        folder = await in_thread(CheckpointFolder, url)
         while time.monotonic() < deadline:
             await asyncio.sleep(min(LOOK_SECONDS, seconds))
-            if not await in_thread(may_run, CheckpointFolder(url), generation):
+            if not await in_thread(may_run, folder, generation):
                 return
 
     async def restart(self, record: JobRecord, nodes: list[str], *, stays: bool = False) -> None:
@@ -376,11 +395,17 @@ class JobStarts:
             raise SubmitError(f"placement={call.options.placement!r}: {error}") from error
 
     async def _start(self, record: JobRecord) -> None:
-        spec = record.spec
+        """Start a generation; drain it if a drain was requested during the start, or of an earlier generation."""
+        spec, generation = record.spec, record.generation_id
         await self._on_all(record, lambda node: part_calls.Prepare(replace(spec, node=node), record.components))
-        await self.calls.all(record, part_calls.StartExecutors(*record.generation_id))
+        await self.calls.all(record, part_calls.StartExecutors(*generation))
         record.change(JobEvent.STARTED)
-        await self.calls.all(record, part_calls.StartSources(*record.generation_id))
+        if record.draining:
+            # At once: no epoch may be committed that no source reads any more.
+            record.change(JobEvent.DRAIN_REQUESTED)
+        await self.calls.all(record, part_calls.StartSources(*generation))
+        if record.draining and record.live and record.runs(spec.generation):
+            await self.calls.all(record, part_calls.Drain(*generation))
 
     async def _on_all(self, record: JobRecord, call: Callable[[int], Call[None]]) -> None:
         """Call each worker of a job; raises the first error once all have answered."""

@@ -85,7 +85,8 @@ class PartEnds:
             return
         await self._silence(record, until_ended=False)
         try:
-            await in_thread(note_ended, CheckpointFolder(record.checkpoints.url), record.spec.generation)
+            folder = await in_thread(CheckpointFolder, record.checkpoints.url)
+            await in_thread(note_ended, folder, record.spec.generation)
         except CheckpointError as error:
             logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
 

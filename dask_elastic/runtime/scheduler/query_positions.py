@@ -56,6 +56,8 @@ class QueryPositions:
         self.accept = accept
         self._newest: dict[str, int] = {}
         self._queries: dict[str, str] = {}
+        # A checkpoint may forget thousands of queries at once: none must look through the checkpoints of all.
+        self._checkpoints: dict[str, set[str]] = {}
 
     def check(self, query: str, epoch: int, origin: EpochOrigin) -> None:
         """Check that an epoch that is not committed continues its query.
@@ -88,12 +90,19 @@ class QueryPositions:
         """Note a committed epoch."""
         if origin.kind.streaming:
             self._newest[query] = max(epoch, self._newest.get(query, epoch))
-            self._queries[origin.checkpoint] = query
+            self._note(query, origin.checkpoint)
+
+    def _note(self, query: str, checkpoint: str) -> None:
+        self._queries[checkpoint] = query
+        self._checkpoints.setdefault(query, set()).add(checkpoint)
 
     def forget(self, query: str) -> None:
         """Forget a query: it may no longer continue, and its input may come again."""
-        if self._newest.pop(query, None) is not None:
-            self._queries = {place: one for place, one in self._queries.items() if one != query}
+        self._newest.pop(query, None)
+        for checkpoint in self._checkpoints.pop(query, ()):
+            # Another query may have written with it since.
+            if self._queries.get(checkpoint) == query:
+                del self._queries[checkpoint]
 
     def marks(self) -> QueryMarks:
         """Return how far the queries have come."""
@@ -101,7 +110,9 @@ class QueryPositions:
 
     def restore(self, marks: QueryMarks) -> None:
         """Continue from what `marks` has returned before."""
-        self._newest, self._queries = dict(marks.newest), dict(marks.queries)
+        self._newest = dict(marks.newest)
+        for checkpoint, query in marks.queries.items():
+            self._note(query, checkpoint)
 
     def _gap(self, query: str, epoch: int, expected: int, origin: EpochOrigin) -> str:
         missing = f"epoch {expected} is" if epoch == expected + 1 else f"epochs {expected} to {epoch - 1} are"

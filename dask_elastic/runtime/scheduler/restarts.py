@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
 from dask_elastic.runtime.scheduler.part_ends import PartEnds
@@ -48,6 +48,8 @@ class Restarts:
         Calls the workers.
     ends : PartEnds
         Ends the parts of the generation that lost a worker.
+    cores : CoreChanges
+        Gives pinned executors their cores again.
     started : callable
         Called with the record of a job that runs again.
     """
@@ -57,11 +59,13 @@ class Restarts:
         starts: JobStarts,
         calls: WorkerCalls,
         ends: PartEnds,
+        cores: CoreChanges,
         started: Callable[[JobRecord], None],
     ):
         self.starts = starts
         self.calls = calls
         self.ends = ends
+        self.cores = cores
         self._started = started
         self._restarting: set[JobRecord] = set()
         # Losses that were noticed while a job restarted.
@@ -69,8 +73,9 @@ class Restarts:
 
     @staticmethod
     def can(record: JobRecord) -> bool:
-        """Return whether a job survives the loss of a home."""
-        return record.live and record.checkpoints is not None and record.submitted is not None
+        """Return whether a job survives the loss of a home; one that starts for the first time does not."""
+        started = record.live and record.status is not Status.STARTING
+        return started and record.checkpoints is not None and record.submitted is not None
 
     @classmethod
     def forgives(cls, record: JobRecord) -> bool:
@@ -108,10 +113,14 @@ class Restarts:
             return None
         self._restarting.add(record)
         try:
-            return await self._restart(record, error, lost, planned)
+            failure = await self._restart(record, error, lost, planned)
         finally:
             self._restarting.discard(record)
             self._lost_again.discard(record)
+        if failure is None:
+            # The loss of a worker meanwhile begins another restart.
+            await self.cores.restore_pinned(record)
+        return failure
 
     async def _restart(
         self, record: JobRecord, error: ElasticError | Relayed, lost: Collection[str], planned: bool
@@ -166,7 +175,7 @@ class Restarts:
         state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
         try:
-            catalog = Catalog(CheckpointFolder(state.url))
+            catalog = Catalog(await in_thread(CheckpointFolder, state.url))
             earlier = [number for number in await in_thread(catalog.numbers) if number < state.newest]
         except ElasticError as failure:
             logger.warning("job %r: the checkpoints in %s cannot be listed: %s", record.name, state.url, failure)
@@ -213,14 +222,8 @@ class Restarts:
             raise NodeLost(f"no worker is left for job {record.name!r}")
         await self.starts.restart(record, nodes, stays=planned)
         if not record.live:
-            # It was stopped or forgotten while it started.
-            here = self.starts.jobs.get(record.name) is record
-            end = part_calls.End(*record.generation_id)
-            await self.calls.tell(record, end if here else part_calls.Forget(*record.generation_id))
+            await self.starts.end_again(record)
             return
-        if record.draining:
-            record.change(JobEvent.DRAIN_REQUESTED)
-            await self.calls.all(record, part_calls.Drain(*record.generation_id))
         self._started(record)
 
 

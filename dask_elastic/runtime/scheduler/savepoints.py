@@ -81,7 +81,7 @@ class Savepoints:
         """
         record = self.jobs.record(call.job)
         state = taken_by(record)
-        target = CheckpointFolder(call.url)
+        target = await in_thread(CheckpointFolder, call.url)
         await in_thread(check_empty, target)
         with state.keeping(state.last + 1):
             if call.stop:
@@ -161,7 +161,7 @@ class Savepoints:
         stops: bool,
     ) -> None:
         async with self._copying:
-            source = CheckpointFolder(state.url)
+            source = await in_thread(CheckpointFolder, state.url)
             manifest = await in_thread(Catalog(source).load, taken.number)
             await in_thread(check_empty, target)
             saved, accepted = await in_thread(_with_accepted, record.spec, state, source, manifest, stops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.epoch_spool import Covered, EpochSpool
@@ -67,7 +68,7 @@ class SpooledLedger:
         place = f"job {job!r}, source {summary.name!r}"
         positions = QueryPositions(place, summary.accepts_resets)
         ledger = EpochLedger(summary.instances or 1, positions=positions, durable=True)
-        snapshot, covered = _in_checkpoint(manifest, summary.name)
+        snapshot, covered = in_checkpoint(manifest, summary.name)
         records = spool.records()
         needed = {*_needed(snapshot, covered)}
         if records and records[0].number > snapshot.count + 1:
@@ -81,13 +82,8 @@ class SpooledLedger:
             ledger.close()
         return cls(ledger, spool, keep)
 
-    def snapshot(self) -> Pickled:
-        """Return what a checkpoint keeps of the ledger."""
-        return Pickled.of(self.ledger.snapshot())
-
-    def cover(self, manifest: Manifest, source: str) -> None:
+    def cover(self, covered: Covered) -> None:
         """Take note of a complete checkpoint: its rows need not be read again by a later generation."""
-        _, covered = _in_checkpoint(manifest, source)
         self._covered.append(covered)
         self.ledger.cover(covered.reached)
 
@@ -108,7 +104,7 @@ class SpooledLedger:
         CheckpointCorrupt
             If a record is missing or damaged.
         """
-        snapshot, covered = _in_checkpoint(manifest, source)
+        snapshot, covered = in_checkpoint(manifest, source)
         ended = self.spool.ended
         records = self.spool.records()
         behind = [record for record in records if record.number > snapshot.count]
@@ -156,20 +152,63 @@ def open_ledgers(folder: CheckpointFolder, call: Submit) -> dict[str, SpooledLed
     return {name: SpooledLedger.load(folder, call.name, summary, manifest, keep) for name, summary in spooled.items()}
 
 
-def ledgers_in_checkpoint(ledgers: Mapping[str, SpooledLedger]) -> dict[str, Pickled]:
-    """Return what a manifest keeps of all ledgers of a job."""
-    return {name: ledger.snapshot() for name, ledger in ledgers.items()}
+def snapshots_of(ledgers: Mapping[str, SpooledLedger]) -> dict[str, LedgerSnapshot]:
+    """Return what a checkpoint keeps of all ledgers of a job, as they are now."""
+    return {name: each.ledger.snapshot() for name, each in ledgers.items()}
 
 
-def _in_checkpoint(manifest: Manifest | None, source: str) -> tuple[LedgerSnapshot, Covered]:
-    """Return the ledger in a checkpoint, and how far the instances of the source had come."""
+def with_ledgers(manifest: Manifest, snapshots: Mapping[str, LedgerSnapshot]) -> tuple[Manifest, dict[str, Covered]]:
+    """Add the ledgers of a job to the manifest of a checkpoint; may block: they have records of thousands of queries.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The manifest, with the positions of the sources.
+    snapshots : mapping of str to LedgerSnapshot
+        By source, what `snapshots_of` returned when the manifest was made.
+
+    Returns
+    -------
+    tuple of Manifest and dict of str to Covered
+        The manifest, and by source what the checkpoint covers.
+
+    Raises
+    ------
+    CheckpointError
+        If a ledger cannot be pickled, or a position cannot be loaded.
+    """
+    covered = {name: _covered(manifest, name, snapshot.count) for name, snapshot in snapshots.items()}
+    pickled = {name: Pickled.of(snapshot.slim()) for name, snapshot in snapshots.items()}
+    return replace(manifest, ledgers=pickled), covered
+
+
+def in_checkpoint(manifest: Manifest | None, source: str) -> tuple[LedgerSnapshot, Covered]:
+    """Return the ledger in a checkpoint, and how far the instances of the source had come; may block, as it is loaded.
+
+    Parameters
+    ----------
+    manifest : Manifest or None
+        The checkpoint; None if the job has none yet.
+    source : str
+        The source.
+
+    Returns
+    -------
+    tuple of LedgerSnapshot and Covered
+        Empty ones if the checkpoint has no ledger of the source.
+    """
     pickled = None if manifest is None else manifest.ledgers.get(source)
     if manifest is None or pickled is None:
         return LedgerSnapshot(), Covered()
     snapshot = pickled.load(f"the ledger of source {source!r}")
     assert isinstance(snapshot, LedgerSnapshot), f"{snapshot!r} is no ledger"
+    return snapshot, _covered(manifest, source, snapshot.count)
+
+
+def _covered(manifest: Manifest, source: str, count: int) -> Covered:
+    """Return how far the instances of a source had come in a checkpoint, whose ledger has so many records."""
     positions = manifest.positions.get(source, ())
-    return snapshot, Covered(snapshot.count, tuple(_reached(position, source) for position in positions))
+    return Covered(count, tuple(_reached(position, source) for position in positions))
 
 
 def _needed(snapshot: LedgerSnapshot, covered: Covered) -> Iterator[int]:

@@ -11,6 +11,9 @@ from dask_elastic.executor.error_policy import FailedRows
 JOINED = 1_000
 """Kept rows are joined into batches of this many or more."""
 
+SCHEMA_BYTES = 4_096
+"""What the first rows with other columns take beside their data."""
+
 KEPT_BYTES = 64 * 2**20
 """The most bytes of rows that a node keeps for one job; rows beyond that are only counted."""
 
@@ -33,8 +36,9 @@ class DeadLetters:
         self.limit = limit
         self.counts: dict[str, int] = {}
         self._kept: dict[str, list[pa.RecordBatch]] = {}
-        self._parts: dict[str, list[pa.RecordBatch]] = {}
-        self._part_rows: dict[str, int] = {}
+        # Rows, and results of windows that raise, have other columns, and may come in turn.
+        self._parts: dict[tuple[str, pa.Schema], list[pa.RecordBatch]] = {}
+        self._part_rows: dict[tuple[str, pa.Schema], int] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -55,17 +59,23 @@ class DeadLetters:
 
     def _keep(self, operator: str, rows: pa.RecordBatch) -> None:
         # A batch of one row takes a hundred times the row's bytes, so small batches are joined.
-        parts = self._parts.setdefault(operator, [])
-        if parts and (self._part_rows[operator] >= JOINED or not parts[0].schema.equals(rows.schema)):
-            self._kept.setdefault(operator, []).append(pa.concat_batches(parts))
-            parts.clear()
-        self._part_rows[operator] = rows.num_rows + (self._part_rows[operator] if parts else 0)
+        key = (operator, rows.schema)
+        if key not in self._parts:
+            self._parts[key], self._part_rows[key] = [], 0
+            self._bytes += SCHEMA_BYTES
+        parts = self._parts[key]
         parts.append(rows)
+        self._part_rows[key] += rows.num_rows
+        if self._part_rows[key] >= JOINED:
+            self._kept.setdefault(operator, []).append(parts[0] if len(parts) == 1 else pa.concat_batches(parts))
+            parts.clear()
+            self._part_rows[key] = 0
 
     def rows(self, operator: str) -> pa.Table | None:
-        """Return the kept rows of an operator, None when there are none."""
+        """Return the kept rows of an operator, None when there are none; takes long if they are many."""
         with self._lock:
-            kept = [*self._kept.get(operator, ()), *self._parts.get(operator, ())]
-        # Rows and results of windows that raise have other columns; each lacks those of the other.
+            parts = [rows for (name, _), waiting in self._parts.items() if name == operator for rows in waiting]
+            kept = [*self._kept.get(operator, ()), *parts]
+        # Each kind of rows lacks the columns of the others.
         tables = [pa.Table.from_batches([rows]) for rows in kept]
         return pa.concat_tables(tables, promote_options="default").combine_chunks() if kept else None

@@ -25,7 +25,6 @@ from dask_elastic.runtime.worker.homes.home_handlers import HomeHandlers
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
-from dask_elastic.runtime.worker.report import part_report
 from dask_elastic.runtime.worker.stores import reading
 from dask_elastic.vocab.errors import MoveRefused, NodeLost, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
@@ -147,8 +146,8 @@ class Handlers:
 
     async def forget(self, call: part_calls.Forget) -> tuple[str, ...]:
         """Stop at once and free everything; a later generation or incarnation goes on."""
-        if call.incarnation is None:
-            self.node.refuse(call.job, call.generation)
+        # What is forgotten may still be being built.
+        self.node.refuse(call.job, call.generation, call.incarnation)
         if not self._hosts(call):
             return ()
         job_part = self.node.job_parts[call.job]
@@ -258,12 +257,13 @@ class Handlers:
 
     async def report(self, call: part_calls.Report) -> PartReport:
         """Return what the next report would contain."""
-        return await self.node.in_thread(part_report, self._part(call))
+        part = self._part(call)
+        return await self.node.report_on(part)
 
     async def state(self, call: part_calls.State) -> tuple[Payload, ...]:
         """Return the state of an executor at home here, its first rows, or the row of one key, as an IPC stream."""
         home = self._home(call)
-        return await self.node.in_thread(_state, home, call, self.node.memory)
+        return await self.node.in_waiting_thread(_state, home, call, self.node.memory)
 
     async def state_types(self, call: part_calls.StateTypes) -> tuple[Payload, ...]:
         """Return the state of an executor at home here without its rows, as an Arrow IPC stream."""
@@ -281,7 +281,8 @@ class Handlers:
 
     async def dead_letters(self, call: part_calls.DeadLetters) -> tuple[Payload, ...]:
         """Return the dead letters of an operator here, as an Arrow IPC stream."""
-        return _payload(self._part(call).dead_letters.rows(call.operator))
+        letters = self._part(call).dead_letters
+        return _payload(await self.node.in_waiting_thread(letters.rows, call.operator))
 
     # rows of a pushed source
 
@@ -295,14 +296,14 @@ class Handlers:
         sent = (SentBatch(call.sender, call.sequence),) if call.sender else ()
         try:
             for batch in table.to_batches():
-                if not await self.node.in_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due, *sent):
+                if not await self.node.in_waiting_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due, *sent):
                     return False
         except SourceError:
             if part.ended and thread.spool is not None:
                 # The client asks the scheduler whether the job restarts.
                 raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}") from None
             raise
-        if thread.spool is None or await self.node.in_thread(thread.spool.wait_durable, SEND_SECONDS):
+        if thread.spool is None or await self.node.in_waiting_thread(thread.spool.wait_durable, SEND_SECONDS):
             return True
         if thread.spool.stopped:
             # Nothing will be durable here: a later generation has taken over, or the job has ended.
@@ -317,8 +318,9 @@ class Handlers:
             thread.mailbox.end()
         else:
             thread.mailbox.close()
-        while thread.spool is not None and not await self.node.in_thread(thread.spool.wait_durable, SEND_SECONDS):
-            if part.ended or thread.spool.stopped:
+        spool = thread.spool
+        while spool is not None and not await self.node.in_waiting_thread(spool.wait_durable, SEND_SECONDS):
+            if part.ended or spool.stopped:
                 raise UnknownJob(f"job {call.job!r} has ended on worker {self.node.worker.address}")
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.peer import Peer
 from dask_elastic.runtime.worker.job_part import JobPart
@@ -57,8 +58,8 @@ class HostingNode(Protocol):
         """Take the nodes that the scheduler announced for a job."""
         ...
 
-    def refuse(self, job: str, generation: int) -> None:
-        """Refuse to prepare a generation of a job from now on."""
+    def refuse(self, job: str, generation: int, incarnation: int | None = None) -> None:
+        """Refuse to prepare a generation of a job from now on, or its incarnations up to one."""
         ...
 
     async def forget(self, job: str) -> list[str]:
@@ -71,6 +72,14 @@ class HostingNode(Protocol):
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that may block away from the event loop."""
+        ...
+
+    async def in_waiting_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that may wait for a job away from the event loop."""
+        ...
+
+    async def report_on(self, job_part: JobPart) -> PartReport:
+        """Return a report about a job's part."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -34,6 +34,7 @@ class NewestGenerations:
         # In the order in which they were last noted.
         self._newest: OrderedDict[str, int] = OrderedDict()
         self._most = most
+        self._dismissed: dict[str, tuple[int, int]] = {}
         # A lock exists as long as it is held or waited for.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -42,20 +43,30 @@ class NewestGenerations:
         self.check(job, generation)
         self._note(job, generation)
 
-    def check(self, job: str, generation: int) -> None:
-        """Raise `UnknownJob` if a later generation is known, or this one was forgotten."""
+    def check(self, job: str, generation: int, incarnation: int | None = None) -> None:
+        """Raise `UnknownJob` if a later generation is known, or this one or its incarnation was forgotten."""
         if generation < self._newest.get(job, 0):
             raise UnknownJob(f"generation {generation} of job {job!r} has ended")
+        dismissed, last = self._dismissed.get(job, (0, 0))
+        if incarnation is not None and generation == dismissed and incarnation <= last:
+            raise UnknownJob(f"generation {generation} of job {job!r} goes on without this worker")
 
     def forget(self, job: str, generation: int) -> None:
         """Note that a generation has ended."""
         self._note(job, max(self._newest.get(job, 0), generation + 1))
 
+    def dismiss(self, job: str, generation: int, incarnation: int) -> None:
+        """Note that a generation goes on without the incarnations of this worker up to one."""
+        self._note(job, max(self._newest.get(job, 0), generation))
+        if generation >= self._dismissed.get(job, (0, 0))[0]:
+            self._dismissed[job] = max((generation, incarnation), self._dismissed.get(job, (0, 0)))
+
     def _note(self, job: str, generation: int) -> None:
         self._newest[job] = generation
         self._newest.move_to_end(job)
         if len(self._newest) > self._most:
-            self._newest.popitem(last=False)
+            oldest, _ = self._newest.popitem(last=False)
+            self._dismissed.pop(oldest, None)
 
     def lock(self, job: str) -> asyncio.Lock:
         """Return the lock that is held while a part of a job is built."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +24,7 @@ from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
-from dask_elastic.runtime.protocol.reports import Report, report_seconds
+from dask_elastic.runtime.protocol.reports import PartReport, Report, report_seconds
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.peer import Peer, address_of
@@ -33,6 +32,7 @@ from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.transport.switching import INTERVAL
 from dask_elastic.runtime.worker.allocator import keep_pages
+from dask_elastic.runtime.worker.control_threads import ControlThreads
 from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
@@ -92,7 +92,7 @@ class NodeRuntime:
         self.pushes = PushServer(self)
         self._generations = NewestGenerations()
         self.task_ends = TaskEnds(lambda: worker.loop.asyncio_loop)
-        self._pool = ThreadPoolExecutor(8, thread_name_prefix="elastic-control")
+        self._threads = ControlThreads()
         self._closed = False
         self._tick = threading.Event()
         self._wanted_report = asyncio.Event()
@@ -135,7 +135,7 @@ class NodeRuntime:
         self.pushes.close()
         self.channels.close()
         self.failures.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         INTERVAL.restore()
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -146,11 +146,16 @@ class NodeRuntime:
         return task
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run something that may block away from the event loop."""
-        call = functools.partial(function, *arguments)
-        if program_ends():
-            return call()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        """Run something that may block for a moment away from the event loop."""
+        return await self._threads.run(function, *arguments)
+
+    async def in_waiting_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that may wait for a job, such as for room, away from the event loop."""
+        return await self._threads.wait_for(function, *arguments)
+
+    async def report_on(self, job_part: JobPart) -> PartReport:
+        """Return a report about a job's part."""
+        return await self._threads.report(part_report, job_part)
 
     async def call_scheduler(self, call: Call[B]) -> B:
         """Call the scheduler; raises the error that it answers with."""
@@ -217,7 +222,7 @@ class NodeRuntime:
                 await self.forget(spec.job)
             part = await self.in_thread(build)
             try:
-                self._generations.check(*spec.generation_id)
+                self._generations.check(*spec.generation_id, spec.incarnation)
             except UnknownJob:
                 part.end()
                 raise
@@ -241,7 +246,7 @@ class NodeRuntime:
         """
         try:
             loaded: tuple[Component, ...] = cloudpickle.loads(components)
-        except Exception as error:  # unpickling may raise any exception
+        except (Exception, SystemExit) as error:  # a module may raise anything when it is imported, or exit
             raise SubmitError(
                 f"the code of job {job!r} cannot be loaded on worker {self.address}: {type(error).__name__}: {error}. "
                 "Install the modules that it uses on all workers, as the client had them when it submitted the job, or "
@@ -249,9 +254,12 @@ class NodeRuntime:
             ) from error
         return loaded
 
-    def refuse(self, job: str, generation: int) -> None:
-        """Refuse to prepare a generation of a job from now on, since it was forgotten."""
-        self._generations.forget(job, generation)
+    def refuse(self, job: str, generation: int, incarnation: int | None = None) -> None:
+        """Refuse to prepare a generation of a job, which was forgotten, from now on; or its incarnations up to one."""
+        if incarnation is None:
+            self._generations.forget(job, generation)
+        else:
+            self._generations.dismiss(job, generation, incarnation)
 
     async def members(self, job: str, change: int, nodes: Sequence[str], guests: Sequence[int]) -> None:
         """Take the nodes that the scheduler announced for a job, once those that joined are connected."""
@@ -281,7 +289,8 @@ class NodeRuntime:
     def job_failed(self, job: str, error: BaseException) -> None:
         """Report the error of a job here; called from any thread."""
         # A job with checkpoints restarts after most errors; the scheduler logs those after which it does not.
-        restarts = job in self.job_parts and self.job_parts[job].checkpoints is not None
+        job_part = self.job_parts.get(job)
+        restarts = job_part is not None and job_part.checkpoints is not None
         level = logging.WARNING if restarts else logging.ERROR
         logger.log(level, "job %r cannot continue on %s: %s", job, self.address, error)
         self.report_soon()
@@ -310,9 +319,14 @@ class NodeRuntime:
         while not self._closed:
             self._tick.wait(IDLE_TICK if self._is_idle() else TICK)
             self._tick.clear()
-            self._watch_memory()
-            last = {key: at for key, at in last.items() if key[0] in self.job_parts}
-            self._keep_up(last)
+            try:
+                self._watch_memory()
+                last = {key: at for key, at in last.items() if key[0] in self.job_parts}
+                self._keep_up(last)
+            except Exception:  # all jobs here need the next round: without it, credit and state never return
+                if program_ends():
+                    return
+                logger.exception("upkeep on worker %s", self.address)
 
     def _keep_up(self, last: dict[tuple[str, str], float]) -> None:
         # Not in the loop above, which would keep the last job, and its state, while it waits without any job.
@@ -343,7 +357,7 @@ class NodeRuntime:
         exhausted = self.memory.look(any(part.stores.in_memory for part in list(self.job_parts.values())))
         for job_part in () if self.memory.tight else list(self.job_parts.values()):
             self.guarded(job_part, job_part.exchange.release_withheld)
-        running = [job_part for job_part in self.job_parts.values() if not job_part.ended]
+        running = [job_part for job_part in list(self.job_parts.values()) if not job_part.ended]
         if self.memory.tight and any(part.stores.relieve_soon(part.threads.start) for part in running):
             return
         if exhausted and running:
@@ -400,7 +414,7 @@ class NodeRuntime:
         if ended or job_part.is_busy():
             # The last report is made and sent in any case: it may carry the error of the job.
             job_part.idle_watch.note()
-        report = last.changed(await self.in_thread(part_report, job_part)) if last.is_due() else None
+        report = last.changed(await self.report_on(job_part)) if last.is_due() else None
         try:
             spec, requested = job_part.spec, time.monotonic()
             seconds = await self.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))

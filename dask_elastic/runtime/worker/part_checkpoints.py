@@ -93,6 +93,10 @@ class PartCheckpoints:
 
     def begin(self, number: int, halts: bool) -> None:
         """Begin a checkpoint: sources send its barrier, receivers await it; sources and timers' clocks may halt."""
+        if not halts:
+            # The call that ends an earlier halt may have failed, and is not repeated.
+            self.release(number)
+            self.go_on(number)
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.BEGUN, number)
         with self._guarded():

@@ -147,14 +147,15 @@ class Inlet:
         address = self._node.address
         if job_part is None or job_part.spec.generation != generation:
             raise UnknownJob(f"worker {address} hosts no generation {generation} of job {job!r}")
-        if job_part.ended:
-            raise job_part.error or JobEnded(f"job {job!r} has ended: it takes no more rows. Submit it again.")
+        _check_runs(job_part, job)
         thread = job_part.sources.get(source)
         if thread is None:
             raise UnknownOperator(f"worker {address} has no source {source} of job {job!r}")
         if not isinstance(thread.mailbox, Mailbox):
             raise SourceError("this source takes epochs of Spark only: job.send has no place in them")
         if thread.mailbox.closed:
+            # The end of the part closes the mailbox, too. A client takes the end of the source itself as final.
+            _check_runs(job_part, job)
             raise SourceError(f"source {source.component!r} of job {job!r} has ended: it takes no more rows")
         self._job_part, self._mailbox, self._sender = job_part, thread.mailbox, sender
         self._spool = thread.mailbox.spool
@@ -277,3 +278,8 @@ class Inlet:
         if (spool := self._spool) is not None:
             spool.unwatch(self._note_durable)
         self.duplex.close()
+
+
+def _check_runs(job_part: JobPart, job: str) -> None:
+    if job_part.ended:
+        raise job_part.error or JobEnded(f"job {job!r} has ended: it takes no more rows. Submit it again.")

@@ -16,7 +16,10 @@ from counting_jobs import RUN
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.runtime.client import unacknowledged
+from dask_elastic.runtime.client.outlet import Outlet
 from dask_elastic.runtime.client.senders import senders_of
+from dask_elastic.runtime.worker.push_server import Inlet
 from dask_elastic.vocab.errors import JobEnded
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -151,6 +154,105 @@ def test_drained_job_takes_rows_again_when_it_resumes(client, tmp_path):
     again.end_of_input()
     again.wait(**RUN)
     assert_each_row_once(again, out, {1: 200})
+
+
+def sender_of(job):
+    """What a client has sent to the source of a job."""
+    return senders_of(job.client)._senders[job.name, "rows"]
+
+
+def test_client_sends_again_after_an_interrupt(client, tmp_path):
+    out = tmp_path / "out"
+    job = de.submit(followed(out, de.sources.Push(SCHEMA)), client, checkpoint=tmp_path / "c")
+    job.send(table(0, 0, 5), wait=True)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    # The socket has not taken the rows yet, and this thread is the one that would write them.
+    sender_of(job)._outlet._duplex._lane.transmit = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        job.send(table(0, 5, 10))
+    job.send(table(0, 10, 15), wait=True, timeout=60)
+    job.end_of_input()
+    job.wait(**RUN)
+    assert_each_row_once(job, out, {0: 15})
+
+
+def test_rows_on_the_way_through_the_scheduler_survive_a_new_connection_of_another_thread(
+    small_cluster, monkeypatch, tmp_path
+):
+    async def refuse(self, job, connection_args):
+        raise OSError("no route to host")
+
+    out = tmp_path / "out"
+    with Client(small_cluster(processes=False), set_as_default=False) as client:
+        job = de.submit(followed(out, de.sources.Push(SCHEMA)), client, checkpoint=tmp_path / "c")
+        with monkeypatch.context() as unreachable:
+            unreachable.setattr(Outlet, "open", refuse)
+            job.send(table(0, 0, 5))
+        sender, bytes_of = sender_of(job), unacknowledged.table_bytes
+        assert sender._outlet is None
+
+        def connect_meanwhile(rows):
+            monkeypatch.setattr(unacknowledged, "table_bytes", bytes_of)
+            sender.doubt()
+            job.send(table(1, 0, 5), wait=True)
+            assert sender._outlet is not None
+            return bytes_of(rows)
+
+        monkeypatch.setattr(unacknowledged, "table_bytes", connect_meanwhile)
+        job.send(table(0, 5, 10), wait=True, timeout=60)
+        job.end_of_input()
+        job.wait(**RUN)
+        assert_each_row_once(job, out, {0: 10, 1: 5})
+
+
+@pytest.fixture
+def drop_arriving(monkeypatch):
+    """Return a function that has workers of this process drop the next rows; it returns an event of the first loss."""
+
+    def begin():
+        dropped = threading.Event()
+        monkeypatch.setattr(Inlet, "_take", lambda *_: dropped.set())
+        return dropped
+
+    return begin
+
+
+def test_closing_client_sends_again_after_its_connection_broke(
+    small_cluster, drop_arriving, monkeypatch, wait_until, tmp_path
+):
+    out, cluster = tmp_path / "out", small_cluster(processes=False)
+    with Client(cluster, set_as_default=False) as keeper:
+        job = de.submit(followed(out, de.sources.Push(SCHEMA)), keeper, checkpoint=tmp_path / "c")
+        with Client(cluster, set_as_default=False) as closing:
+            mine = de.job(job.name, closing)
+            mine.send(table(0, 0, 5), wait=True)
+            take = Inlet._take
+            dropped = drop_arriving()
+            mine.send(table(0, 5, 10))
+            assert dropped.wait(60)
+            outlet = sender_of(mine)._outlet
+            closing.loop.add_callback(outlet._duplex.close)
+            wait_until(lambda: outlet.ended, "the connection has broken")
+            monkeypatch.setattr(Inlet, "_take", take)
+        job.end_of_input()
+        job.wait(**RUN)
+        assert_each_row_once(job, out, {0: 10})
+
+
+def test_stopped_job_leaves_no_rows_at_its_client(small_cluster, drop_arriving, wait_until, caplog, tmp_path):
+    with Client(small_cluster(processes=False), set_as_default=False) as client:
+        drop_arriving()
+        job = de.submit(followed(tmp_path / "out", de.sources.Push(SCHEMA)), client, checkpoint=tmp_path / "c")
+        job.send(table(0, 0, 5))
+        assert senders_of(client).uncertain_rows == 5
+        job.stop()
+        wait_until(lambda: sender_of(job).idle, "the client has forgotten the rows", timeout=60)
+        with pytest.raises(JobEnded):
+            job.send(table(0, 5, 10))
+    assert "may not have been taken" not in caplog.text
 
 
 def test_end_of_input_of_a_stopped_job_says_that_it_is_stopped(client, tmp_path):

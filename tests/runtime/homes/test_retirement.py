@@ -15,7 +15,7 @@ from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCor
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes import retirement
-from dask_elastic.vocab.errors import MoveRefused, PlanningError
+from dask_elastic.vocab.errors import MoveRefused, PlanningError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -352,6 +352,38 @@ def test_worker_that_jobs_cannot_leave_stays_and_others_are_emptied(emptied):
         assert coordinator.workers.retiring == {"b"}
 
     emptied(test)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"), [("b", part_calls.SetCores), ("b", part_calls.AwaitTaskEnds), ("c", part_calls.Report)]
+)
+def test_job_that_restarts_while_it_leaves_a_worker_leaves_it(emptied, tmp_path, asked, kind):
+    """Whatever one of its parts was asked meanwhile."""
+
+    async def test(coordinator, scheduler, record):
+        await coordinator.set_cores(SetCores("job", "op0", {"b": 1, "c": 1}, executor=0))
+        generation = record.spec.generation
+
+        def unless_stale(call):
+            default = () if kind is part_calls.AwaitTaskEnds else None
+            return UnknownJob("job 'job' has ended") if call.generation == generation else default
+
+        waiting = scheduler.held[asked, kind] = asyncio.Event()
+        scheduler.answers[asked, kind] = unless_stale
+        scheduler.calls.clear()
+        retiring = asyncio.ensure_future(coordinator.retirement.vacate(["c"]))
+        while not any(address == asked for address, _ in scheduler.asked(kind)):
+            await asyncio.sleep(0)
+        # The source is on this one.
+        del scheduler.workers["a"]
+        coordinator.node_lost("a")
+        while record.spec.generation == generation or record.status is not Status.RUNNING:
+            await asyncio.sleep(0.001)
+        waiting.set()
+        assert await retiring == {}
+        assert (record.nodes, coordinator.workers.retiring) == (["b"], {"c"})
+
+    emptied(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 
 
 def test_worker_that_is_not_emptied_in_time_is_used_again(emptied):

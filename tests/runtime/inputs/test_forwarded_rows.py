@@ -34,7 +34,10 @@ def test_client_of_a_generation_that_has_ended_is_told_to_ask_the_scheduler(tmp_
         ended=False,
     )
     node = SimpleNamespace(
-        job_parts={"job": part}, worker=SimpleNamespace(address="tcp://one"), in_thread=asyncio.to_thread
+        job_parts={"job": part},
+        worker=SimpleNamespace(address="tcp://one"),
+        in_thread=asyncio.to_thread,
+        in_waiting_thread=asyncio.to_thread,
     )
     errors: list[BaseException] = []
     threads = JobThreads("job", errors.append)

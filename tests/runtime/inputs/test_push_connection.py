@@ -235,6 +235,36 @@ def test_lost_connection_ends_outlet_with_uncertain_rows(connected):
     connected(test)
 
 
+@pytest.mark.parametrize("interrupted", ["schema", "rows", "ask"])
+def test_interrupted_send_breaks_the_connection(connected, interrupted):
+    other = pa.record_batch({"m": [1.5]})
+
+    async def test(worker, outlet):
+        send = {
+            "schema": lambda: outlet.encode(other, None),
+            "rows": lambda: outlet.offer(encoded),
+            "ask": outlet.ask,
+        }[interrupted]
+        outlet.offer(encoded := outlet.encode(rows(1, 2), None))
+        await taken(outlet, 1)
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        lane = outlet._duplex._lane
+        transmit, lane.transmit = lane.transmit, interrupt
+        with pytest.raises(KeyboardInterrupt):
+            send()
+        lane.transmit = transmit
+        # No other thread transmits: what is sent from here on would never leave.
+        assert outlet.ended
+        assert "interrupted by KeyboardInterrupt" in str(outlet.broken)
+        assert outlet.uncertain_rows == (2 if interrupted == "rows" else 0)
+        assert outlet.offer(encoded).done()
+
+    connected(test)
+
+
 @pytest.mark.parametrize(
     ("job", "place", "error"),
     [
@@ -259,6 +289,30 @@ def test_connection_to_ended_job_is_refused(connected, error, raised):
     worker = Worker()
     worker.end(error)
     with pytest.raises(raised):
+        connected(test, worker=worker)
+
+
+def test_source_that_the_end_of_its_job_closes_meanwhile_is_refused_with_the_end_of_the_job(connected):
+    class EndingPart:
+        """A part that another thread ends right after the first look whether it has ended."""
+
+        def __init__(self, part):
+            self.spec, self.sources, self.error = part.spec, part.sources, None
+            self._has_ended = False
+
+        @property
+        def ended(self):
+            before, self._has_ended = self._has_ended, True
+            if not before:
+                worker.mailbox.abort()
+            return before
+
+    async def test(worker, outlet):
+        raise AssertionError("the connection was accepted")
+
+    worker = Worker()
+    worker.server.node.job_parts[JOB] = EndingPart(worker.job_part)
+    with pytest.raises(JobEnded):
         connected(test, worker=worker)
 
 

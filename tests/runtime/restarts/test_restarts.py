@@ -180,6 +180,27 @@ def test_worker_that_answers_without_its_part_is_found_without_checkpoints_in_be
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_only_worker_hosts_the_next_generation_when_its_process_was_replaced_at_its_address(fake, tmp_path, removed):
+    async def run():
+        workers = fake.Scheduler({A: 2})
+        coordinator, record = await started(fake, workers, tmp_path, restart_attempts=1)
+        if removed:
+            # The next process registers before the job has restarted.
+            state = workers.workers.pop(A)
+            coordinator.node_lost(A)
+            workers.workers[A] = state
+        else:
+            workers.answers[A, part_calls.BeginCheckpoint] = UnknownJob("worker a hosts no job 'job'")
+            record.checkpoints.requested.set()
+        await until(lambda: record.spec.generation == FIRST + 1 and record.status is Status.RUNNING)
+        assert record.checkpoints.attempts == 1
+        assert prepared(workers, FIRST + 1) == [A]
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
 def test_damaged_checkpoint_fails_the_restart_and_names_the_one_before(fake, workers, tmp_path):
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
@@ -252,6 +273,101 @@ def test_job_stays_known_while_another_of_its_name_starts(fake, workers, tmp_pat
             await asyncio.sleep(0.001)
         assert (await submitted).status is Status.RUNNING
         assert {Status.STOPPED, Status.STARTING} <= {*seen}
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
+async def submitting(fake, workers, folder, held):
+    """Return a coordinator, the submission that waits for a worker's answer to a call, and the job's record."""
+    coordinator = Coordinator(workers)
+    options = {"checkpoint": str(folder), "checkpoint_interval": 3600.0}
+    submitted = asyncio.ensure_future(coordinator.submit(fake.submission(executors=2, **options)))
+    await until(lambda: workers.asked(held))
+    await fake.settle()
+    return coordinator, submitted, coordinator.jobs["job"]
+
+
+def test_drain_during_a_start_does_not_restart_the_job(fake, workers, tmp_path):
+    async def run():
+        gate = workers.held[B, part_calls.Prepare] = asyncio.Event()
+        workers.answers[B, part_calls.Drain] = lambda call: None if gate.is_set() else UnknownJob("no job 'job'")
+        coordinator, submitted, _ = await submitting(fake, workers, tmp_path, part_calls.Prepare)
+        await coordinator.drain(job_calls.Drain("job"))
+        await fake.settle()
+        gate.set()
+        assert (await submitted).status is Status.DRAINING
+        assert [call.generation for _, call in workers.asked(part_calls.StartSources)] == [FIRST, FIRST]
+        assert [call.generation for _, call in workers.asked(part_calls.Drain)] == [FIRST, FIRST]
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
+def test_job_that_loses_a_worker_during_its_first_start_fails_with_the_loss(fake, workers, tmp_path):
+    async def run():
+        gate = workers.held[B, part_calls.StartExecutors] = asyncio.Event()
+        coordinator, submitted, record = await submitting(fake, workers, tmp_path, part_calls.StartExecutors)
+        coordinator.health.hung(B)
+        await fake.settle()
+        assert record.status is Status.FAILED
+        gate.set()
+        described = await submitted
+        error = load_error(described.error)
+        assert isinstance(error, NodeLost)
+        assert str(error).startswith(f"worker {B} of job 'job' does not answer. The job had not started yet")
+        assert record.spec.generation == FIRST
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("restarted", [True, False], ids=["runs again", "restarts still"])
+def test_job_that_restarts_while_its_sources_start_outlives_the_first_start(
+    fake, workers, tmp_path, caplog, monkeypatch, restarted
+):
+    async def run():
+        gate = workers.held[A, part_calls.StartSources] = asyncio.Event()
+        workers.answers[A, part_calls.StartSources] = LOST
+        coordinator, submitted, record = await submitting(fake, workers, tmp_path, part_calls.StartSources)
+        watched = []
+        monkeypatch.setattr(coordinator.checkpoints, "run", _noted(watched))
+        again = asyncio.Event()
+        workers.held[B, part_calls.Prepare] = again
+        coordinator.health.hung(A)
+        await until(lambda: prepared(workers, FIRST + 1))
+        if restarted:
+            again.set()
+            await until(lambda: record.status is Status.RUNNING)
+        gate.set()
+        assert (await submitted).status is (Status.RUNNING if restarted else Status.RESTARTING)
+        again.set()
+        await until(lambda: record.status is Status.RUNNING)
+        await fake.settle()
+        assert (record.spec.generation, record.error) == (FIRST + 1, None)
+        assert watched == [FIRST + 1]
+        assert [c.generation for address, c in workers.asked(part_calls.Forget) if address == B] == [FIRST]
+        assert "has restarted while its sources started: worker a hangs" in caplog.text
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
+def _noted(watched):
+    """Return a function in place of `Checkpoints.run` that notes the generation."""
+
+    async def run(record):
+        watched.append(record.spec.generation)
+
+    return run
+
+
+def test_job_restarts_when_a_worker_no_longer_hosts_it_as_its_sources_start(fake, workers, tmp_path):
+    async def run():
+        first = UnknownJob("worker a hosts no job 'job'")
+        workers.answers[A, part_calls.StartSources] = lambda call: first if call.generation == FIRST else None
+        coordinator, record = await started(fake, workers, tmp_path)
+        await until(lambda: record.status is Status.RUNNING)
+        assert record.spec.generation == FIRST + 1
         await coordinator.stop(job_calls.Stop("job"))
 
     asyncio.run(run())

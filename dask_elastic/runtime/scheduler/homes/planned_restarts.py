@@ -16,13 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, take_committed
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
-from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
+from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import places_of
-from dask_elastic.vocab.errors import CheckpointError, ElasticError
+from dask_elastic.vocab.errors import CheckpointError
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -37,7 +36,7 @@ class PlannedRestarts:
     Parameters
     ----------
     cores : CoreChanges
-        Has the workers and the calls; gives pinned executors their cores again.
+        Has the workers and the calls.
     checkpoints : Checkpoints
         Takes the checkpoints from which jobs restart.
     restart : callable
@@ -53,7 +52,6 @@ class PlannedRestarts:
         restart: Callable[[JobRecord, str], Awaitable[None]],
         note: Callable[[JobRecord, str, str], None],
     ):
-        self.cores = cores
         self.workers, self.calls = cores.workers, cores.calls
         self.checkpoints = checkpoints
         self._restart = restart
@@ -127,7 +125,6 @@ class PlannedRestarts:
         """Restart a job from a checkpoint behind which it has read nothing."""
         left = sorted(address for address in self.workers.retiring if address in record.nodes)
         what = ", ".join(map(str, fixed_at(record, left)))
-        pinned = {key: sum(record.cores[key].values()) for key in record.pinned if key in record.cores}
         reason = f"Worker{'s' if len(left) > 1 else ''} {', '.join(left)} {'are' if len(left) > 1 else 'is'} to leave."
         await self._restart(record, f"{what} must leave. {reason}")
         if record.status is not Status.RUNNING:
@@ -138,17 +135,6 @@ class PlannedRestarts:
             f"{reason} The job was restarted from checkpoint {number} elsewhere with {what}; it paused for "
             f"{time.monotonic() - began:.1f} s.",
         )
-        await self._pin_again(record, pinned)
-
-    async def _pin_again(self, record: JobRecord, pinned: dict[ExecutorKey, int]) -> None:
-        """Give executors the cores that a user has set: the job starts with those of its submission."""
-        for (operator, index), cores in pinned.items():
-            if not record.live or sum(record.cores[operator, index].values()) == cores:
-                continue
-            try:
-                await self.cores.set_cores(record.name, operator, cores, index)
-            except (ElasticError, Relayed) as error:
-                logger.warning("job %r: %s[%d] has other cores than before: %s", record.name, operator, index, error)
 
 
 def fixed_nodes(record: JobRecord) -> frozenset[int]:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,10 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
 from dask_elastic.runtime.scheduler.homes.planned_restarts import PlannedRestarts, fixed_at, obstacle
+from dask_elastic.runtime.scheduler.job_queries import is_over
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership, places_of
-from dask_elastic.vocab.errors import ElasticError, PlanningError
+from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -97,16 +98,26 @@ class Retirement:
             await _by(deadline, record.started())
             if record.status is Status.STARTING:
                 raise TimeoutError(f"job {record.name!r} is still starting: call retire again when it runs.")
-            await self._restart_elsewhere(record, workers, deadline)
-            await self._move_homes(record, workers, deadline)
-            self._require_leaving(workers)
-            nodes = places_of(record, workers) if record.live else set()
-            for key in [key for key, by_node in record.cores.items() if nodes & by_node.keys()]:
-                await self.cores.vacate(record, key, nodes)
+            await _in_one_generation(record, deadline, partial(self._leave, record, workers, deadline))
         for record in self.jobs.running:
-            await self._drained(record, workers, deadline)
-            self._require_leaving(workers)
-            await self.membership.make_guests(record, workers)
+            await _in_one_generation(record, deadline, partial(self._end_tasks, record, workers, deadline))
+
+    async def _leave(self, record: JobRecord, workers: tuple[str, ...], deadline: float) -> None:
+        """Have the sources, sinks, homes and cores of a job leave workers."""
+        await self._restart_elsewhere(record, workers, deadline)
+        await self._move_homes(record, workers, deadline)
+        self._require_leaving(workers)
+        nodes = places_of(record, workers) if record.live else set()
+        for key in [key for key, by_node in record.cores.items() if nodes & by_node.keys()]:
+            await self.cores.vacate(record, key, nodes)
+
+    async def _end_tasks(self, record: JobRecord, workers: tuple[str, ...], deadline: float) -> None:
+        """Return when a job has left workers, and survives their loss."""
+        # The job may have restarted there: the workers may have been chosen before they were to leave.
+        await self._leave(record, workers, deadline)
+        await self._drained(record, workers, deadline)
+        self._require_leaving(workers)
+        await self.membership.make_guests(record, workers)
 
     async def vacate(self, addresses: Iterable[str]) -> dict[str, str]:
         """Have jobs leave workers that Dask retires.
@@ -308,6 +319,29 @@ class Retirement:
             return {executor for part in asking.result() for executor in part} if asking.done() else set()
         finally:
             asking.cancel()
+
+
+async def _in_one_generation(record: JobRecord, deadline: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do something with a running job, and again with its next generation if it restarts meanwhile.
+
+    Raises
+    ------
+    TimeoutError
+        If the job still restarts after the deadline.
+    """
+    while record.live:
+        if record.halted or record.starting:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"job {record.name!r} is still restarting: call retire again when it runs.")
+            await record.ended(RETRY_SECONDS)
+            continue
+        generation = record.spec.generation
+        try:
+            return await work()
+        except (ElasticError, Relayed) as error:
+            if not await is_over(record, generation, isinstance(error, NodeLost)) and record.live:
+                raise
+            logger.info("job %r restarts while it leaves workers: %r", record.name, error)
 
 
 async def _by(deadline: float, waited: Coroutine[Any, Any, None]) -> None:

@@ -151,7 +151,11 @@ class StateStores:
         if not any(executor in self._movable for executor, _ in self._in_memory()):
             return False
         self._relieving = True
-        start("relief", self._relieve)
+        try:
+            start("relief", self._relieve)
+        except RuntimeError:  # no thread can be started when memory is short; the next look tries again
+            self._relieving = False
+            raise
         return True
 
     def _relieve(self) -> None:

@@ -1,0 +1,49 @@
+"""Garbage collection leaves out modules in a scheduler's own process, and nothing in a user's."""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+
+from dask_elastic.runtime.config import own_process
+from dask_elastic.runtime.config.own_process import is_own_process, leave_out_modules
+
+
+def main_module(file=None, module=None):
+    made = ModuleType("__main__")
+    made.__file__ = file
+    made.__spec__ = None if module is None else ModuleSpec(module, None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("main", "own"),
+    [
+        (main_module("/venv/bin/dask"), True),
+        (main_module("/venv/bin/dask-scheduler"), True),
+        (main_module(module="dask.__main__"), True),
+        (main_module(module="distributed.cli.dask_scheduler"), True),
+        (main_module(module="distributed.cli.dask_spec"), True),
+        (main_module("/home/me/dask_flights.py"), False),
+        (main_module(module="ipykernel_launcher"), False),
+        (main_module(module="dask_elastic.__main__"), False),
+        (main_module(), False),
+    ],
+)
+def test_own_process_is_told_from_that_of_a_program(main, own):
+    assert is_own_process(main) is own
+
+
+def test_tests_are_no_process_of_a_scheduler():
+    assert not is_own_process()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_collection_leaves_out_what_is_there_in_a_process_of_its_own(own, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(own_process, "is_own_process", lambda: own)
+    monkeypatch.setattr(own_process.gc, "freeze", lambda: frozen.append(True))
+    leave_out_modules()
+    assert frozen == [True] * own
