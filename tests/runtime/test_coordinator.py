@@ -104,6 +104,26 @@ def test_client_that_waits_for_a_job_that_cannot_start_gets_the_error(fake, work
     asyncio.run(run())
 
 
+def test_error_amid_the_end_of_a_job_becomes_that_of_the_job(fake, workers, monkeypatch):
+    def broken(record):
+        raise ModuleNotFoundError("No module named 'flights'")
+
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        record = coordinator.jobs["job"]
+        monkeypatch.setattr(coordinator.health, "_agree", broken)
+        for node, address in enumerate(record.nodes):
+            workers.answers[address, part_calls.Report] = fake.empty_report()
+            await coordinator.health.report(fake.report_call(record, node, fake.empty_report()))
+        await fake.settle()
+        assert record.status is Status.FAILED
+        assert "No module named 'flights'" in error_text(record.error)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_wait_for_a_failed_job_without_an_error_raises(monkeypatch):
     failed = SimpleNamespace(live=False, error=None, status=Status.FAILED)
     monkeypatch.setattr(Job, "_describe", lambda job: failed)

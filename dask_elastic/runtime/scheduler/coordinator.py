@@ -377,7 +377,9 @@ class Coordinator:
         """Forget every job; no call to a worker is in flight afterwards."""
         self.abandon()
         for name in [*self.jobs]:
-            await self._forget(name)
+            # A client may forget one at the same time.
+            if name in self.jobs:
+                await self._forget(name)
         self.health.stop()
 
 

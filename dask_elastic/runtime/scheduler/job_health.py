@@ -168,7 +168,16 @@ class JobHealth:
     def _finish_once(self, record: JobRecord) -> None:
         if not record.finishing:
             record.finishing = True
-            self.spawn(self._finish(record))
+            self.spawn(self._finish_or_fail(record))
+
+    async def _finish_or_fail(self, record: JobRecord) -> None:
+        generation = record.spec.generation
+        try:
+            await self._finish(record)
+        except Exception as error:  # becomes the job's error: it would otherwise count as running for ever
+            logger.exception("job %r could not be finished", record.name)
+            if record.runs(generation):
+                self.fail(record, dump_error(error))
 
     async def _finish(self, record: JobRecord) -> None:
         """Get the last reports, save the state and end the parts.

@@ -178,7 +178,7 @@ class Membership:
         record.incarnations.update(dict.fromkeys(places, record.joinings))
         await self._announce(record, spec)
         start = part_calls.StartSources(*spec.generation_id)
-        await _all(self.calls.one(address, start) for address in addresses)
+        await _all(self._soon(self.calls.one(address, start), address) for address in addresses)
 
     async def _announce(self, record: JobRecord, spec: JobSpec) -> None:
         """Announce the nodes of one generation of a job to all of them.
@@ -194,7 +194,7 @@ class Membership:
         await _all(self._soon(self.calls.one(address, members), address) for address in record.addresses)
 
     @staticmethod
-    async def _soon(call: Awaitable[Any], address: str) -> None:
+    async def _soon(call: Awaitable[T], address: str) -> T:
         """Wait for a call, with a timeout: a worker that hangs would block joins and leaves of others.
 
         Raises
@@ -203,7 +203,7 @@ class Membership:
             If it takes too long.
         """
         try:
-            await asyncio.wait_for(call, ANSWER_SECONDS)
+            return await asyncio.wait_for(call, ANSWER_SECONDS)
         except TimeoutError as error:
             raise NodeLost(f"worker {address} did not answer within {ANSWER_SECONDS:g} s") from error
 
@@ -305,7 +305,8 @@ class Membership:
             new = places - set(record.spec.guests)
             for node in places if record.live else ():
                 # Its counts stay when it has left.
-                report = await self.calls.one(record.nodes[node], part_calls.Report(*record.generation_id))
+                asked = self.calls.one(record.nodes[node], part_calls.Report(*record.generation_id))
+                report = await self._soon(asked, record.nodes[node])
                 record.receive(node, report)
             if new and record.live:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
