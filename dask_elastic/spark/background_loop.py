@@ -28,6 +28,7 @@ class BackgroundLoop:
         return self.begin(work).result()
 
 
+_LOCK = threading.Lock()
 # By process: Spark forks its Python workers, and threads do not survive a fork.
 _LOOPS: dict[int, BackgroundLoop] = {}
 
@@ -43,7 +44,18 @@ def background_loop() -> BackgroundLoop:
     42
     """
     process = os.getpid()
-    if process not in _LOOPS:
-        _LOOPS.clear()
-        _LOOPS[process] = BackgroundLoop()
-    return _LOOPS[process]
+    # Two loops would share their connections, of which each belongs to one loop.
+    with _LOCK:
+        if process not in _LOOPS:
+            _LOOPS.clear()
+            _LOOPS[process] = BackgroundLoop()
+        return _LOOPS[process]
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked process, whose parent may have held it."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ VARIABLES = {
 
 
 REQUIRED = "DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"
+
+_WRITING = threading.Lock()
+_WRITTEN: dict[frozenset[tuple[str, str]], dict[str, str]] = {}
+"""The files of credentials in memory: connections are told apart by their paths, and reused if these are the same."""
 
 
 def grant_access(environment: dict[str, str], client: Any) -> None:
@@ -83,16 +88,27 @@ def access(client: Any) -> dict[str, str]:
 
 
 def _as_files(credentials: dict[str, str]) -> dict[str, str]:
-    directory: Path | None = None
     found = {}
+    in_memory = frozenset((field, value) for field, value in credentials.items() if "\n" in value)
+    written = _written(in_memory)
     for field, value in credentials.items():
-        if "\n" in value:
-            directory = directory or private_directory("tls")
-            path = directory / f"{field}.pem"
-            path.touch(mode=0o600)
-            path.write_text(value, encoding="utf-8")
-            value = str(path)
+        if field in written:
+            value = written[field]
         elif field != "tls_ciphers":
             value = str(Path(value).absolute())
         found[VARIABLES[field]] = value
     return found
+
+
+def _written(credentials: frozenset[tuple[str, str]]) -> dict[str, str]:
+    """Return the paths of files with credentials; they are written once, and again if they were deleted."""
+    with _WRITING:
+        paths = _WRITTEN.get(credentials, {})
+        if credentials and not (paths and all(Path(path).exists() for path in paths.values())):
+            directory = private_directory("tls")
+            paths = _WRITTEN[credentials] = {field: str(directory / f"{field}.pem") for field, _ in credentials}
+            for field, value in credentials:
+                path = Path(paths[field])
+                path.touch(mode=0o600)
+                path.write_text(value, encoding="utf-8")
+        return paths

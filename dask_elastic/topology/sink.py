@@ -228,7 +228,8 @@ class SinkWriter(ABC):
         SinkError
             When this kind of sink keeps no batches, which is the default.
         """
-        raise SinkError("its writer keeps no rows to collect; use sinks.Collect to read results back.")
+        name = type(self).__name__
+        raise SinkError(f"{name} keeps no rows to collect; use sinks.Collect to read results back.")
 
 
 class Sink(ABC):

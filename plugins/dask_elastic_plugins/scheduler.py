@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
 
     def __init__(self) -> None:
         self.coordinator: Coordinator | None = None
+        self._uninstalling: asyncio.Future[None] | None = None
         self._holding: PeriodicCallback | None = None
         self._display: Display | None = None
         self._retirement: DaskRetirement | None = None
@@ -55,6 +57,7 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
                 from dask_elastic_plugins.cluster_view import cluster_view
                 from dask_elastic_plugins.retirement import DaskRetirement
 
+            leave_out_modules()
             coordinator = Coordinator(scheduler)
             scheduler.handlers.update(coordinator.handlers())
             scheduler.handlers["elastic_uninstall"] = self.uninstall
@@ -66,15 +69,21 @@ class ElasticSchedulerPlugin(SchedulerPlugin):
             self.coordinator = coordinator
             self._display = Display(scheduler, cluster_view(coordinator))
             self._display.open()
-            leave_out_modules()
         except Exception:  # a scheduler that cannot host dask_elastic must still run
             logger.exception("dask_elastic could not be set up on the scheduler")
 
     async def uninstall(self) -> None:
-        """Forget all jobs and unregister the handlers; clients call this, as Dask does not notify a removed plugin."""
-        if self.coordinator is None:
-            return
-        coordinator, self.coordinator = self.coordinator, None
+        """Forget all jobs and unregister the handlers; clients call this, as Dask does not notify a removed plugin.
+
+        A second call waits for the first one: the handlers that this removes would be those of a new plugin otherwise.
+        """
+        if self.coordinator is not None:
+            coordinator, self.coordinator = self.coordinator, None
+            self._uninstalling = asyncio.ensure_future(self._uninstall(coordinator))
+        if self._uninstalling is not None:
+            await asyncio.shield(self._uninstalling)
+
+    async def _uninstall(self, coordinator: Coordinator) -> None:
         if self._retirement is not None:
             self._retirement.uninstall()
         if self._display is not None:

@@ -67,6 +67,31 @@ def test_uninstall_removes_all_plugins_and_submit_reinstalls_them(small_cluster,
         assert de.job("next", client).status == "finished"
 
 
+def test_second_uninstall_waits_for_the_first_one(small_cluster, monkeypatch, wait_until):
+    cluster = small_cluster(processes=False)
+    with Client(cluster, set_as_default=False) as client, Client(cluster, set_as_default=False) as other:
+        held(client)
+        closing, go_on = asyncio.Event(), asyncio.Event()
+        close = coordinator.Coordinator.close
+
+        async def slow_close(self):
+            closing.set()
+            await go_on.wait()
+            await close(self)
+
+        monkeypatch.setattr(coordinator.Coordinator, "close", slow_close)
+        threads = [threading.Thread(target=installing.uninstall, args=(each,)) for each in (client, other)]
+        threads[0].start()
+        wait_until(closing.is_set, "the first call has begun")
+        threads[1].start()
+        threads[1].join(0.2)
+        assert threads[1].is_alive()
+        client.loop.add_callback(go_on.set)
+        for each in threads:
+            each.join(100)
+        assert_runs(client)
+
+
 def test_workers_import_before_the_scheduler_where_they_are_other_processes(small_cluster, wait_until, monkeypatch):
     monkeypatch.setattr(installing, "_has_workers", lambda: False)
     cluster = small_cluster(n_workers=2)

@@ -119,23 +119,6 @@ def test_overwrite_deletes_files_of_jobs_with_checkpoints(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "error"])
-def test_mode_holds_for_a_job_that_lost_its_worker_before_the_sink_opened(mode, tmp_path):
-    writer = sinks.Parquet(tmp_path).open(generation(0))
-    writer.write(numbers(0, 2))
-    writer.commit(writer.prepare(1))
-    context = SinkContext("job", "out", run="ba9876543210", checkpoints=True, generation=2, restored=True)
-    writer = sinks.Parquet(tmp_path, mode=mode).open(context)
-    if mode == "error":
-        with pytest.raises(SinkError, match="already holds 1 Parquet files"):
-            writer.recover([], 0)
-        return
-    writer.recover([], 0)
-    writer.write(numbers(5, 6))
-    writer.commit(writer.prepare(1))
-    assert shown(tmp_path) == [5]
-
-
 def test_handle_of_another_sink_is_refused(tmp_path):
     with pytest.raises(SinkError, match=r"7 is not a transaction of sinks\.Parquet"):
         sinks.Parquet(tmp_path).open(generation(0)).commit(7)

@@ -26,6 +26,7 @@ def test_reports_and_short_calls_return_while_others_wait(threads):
         waiting = [asyncio.ensure_future(threads.wait_for(blocked.wait, 100)) for _ in range(2 * THREADS)]
         assert await asyncio.wait_for(threads.run(sum, [1, 2]), 100) == 3
         assert await asyncio.wait_for(threads.report(sum, [3, 4]), 100) == 7
+        assert await asyncio.wait_for(threads.read(sum, [5, 6]), 100) == 11
         assert not any(one.done() for one in waiting)
         blocked.set()
         assert await asyncio.wait_for(asyncio.gather(*waiting), 100) == [True] * (2 * THREADS)
@@ -33,7 +34,7 @@ def test_reports_and_short_calls_return_while_others_wait(threads):
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("kind", ["run", "wait_for", "report"])
+@pytest.mark.parametrize("kind", ["run", "wait_for", "read", "report"])
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
 def test_exit_of_user_code_is_an_error_of_the_call(threads, kind, raised):
     def leave():

@@ -182,6 +182,11 @@ def test_credentials_in_memory_are_written_to_private_files():
     assert key.read_text() == Connected.security.tls_worker_key
     assert key.stat().st_mode & 0o777 == 0o600
     assert key.parent.stat().st_mode & 0o777 == 0o700
+    # Connections are told apart by these paths: a handoff of each micro-batch would open new ones.
+    assert access(Connected()) == found
+    key.unlink()
+    again = access(Connected())
+    assert Path(again["DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY"]).read_text() == Connected.security.tls_worker_key
 
 
 def test_cluster_inside_this_process_is_refused():

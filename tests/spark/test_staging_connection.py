@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import pyarrow as pa
 import pytest
@@ -11,7 +13,7 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 
 from dask_elastic import sources
 from dask_elastic.runtime.protocol.handoff_calls import StagingPlaces
-from dask_elastic.spark import data_source, staged_partition, staging_connection
+from dask_elastic.spark import background_loop, data_source, staged_partition, staging_connection
 from dask_elastic.spark.data_source import BatchWriter, Staged
 from dask_elastic.spark.staged_partition import stage
 from dask_elastic.spark.staging_connection import WINDOW
@@ -226,3 +228,26 @@ def test_rows_are_not_sent_again_to_another_run_or_without_a_spool(monkeypatch):
     with pytest.raises(HandoffError, match="the connection broke"):
         staged_partition.stage(target, attempt, StagingPlaces(1, "rows", ("tcp://first",), "run", True), [ROWS, ROWS])
     assert job.asked == 1
+
+
+def test_threads_that_call_first_at_the_same_time_share_one_loop(monkeypatch):
+    both, begun = threading.Barrier(2), []
+
+    class SlowLoop:
+        def __init__(self):
+            begun.append(self)
+            time.sleep(0.05)
+
+    def first_call():
+        both.wait(100)
+        found.append(background_loop.background_loop())
+
+    found = []
+    monkeypatch.setattr(background_loop, "_LOOPS", {})
+    monkeypatch.setattr(background_loop, "BackgroundLoop", SlowLoop)
+    threads = [threading.Thread(target=first_call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert found == [begun[0]] * 2

@@ -185,5 +185,5 @@ def test_source_defaults_and_context():
 
 def test_collected_of_a_sink_that_keeps_no_rows_is_refused():
     writer = Nowhere().open(SinkContext("job", "out", 0, 0))
-    with pytest.raises(SinkError, match=r"its writer keeps no rows .* sinks.Collect"):
+    with pytest.raises(SinkError, match=r"Writer keeps no rows .* sinks.Collect"):
         writer.collected()

@@ -7,8 +7,7 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
@@ -110,9 +109,7 @@ class Parquet(Sink):
         return f"Parquet({self.directory!r}, mode={self.mode!r})"
 
     def open(self, context: SinkContext) -> SinkWriter:
-        """Create or clear the directory as the mode demands and return a writer.
-
-        A job that was restarted from a checkpoint leaves the directory as it is.
+        """Create or clear the directory as the mode demands and return a writer; a restarted job leaves it as it is.
 
         Parameters
         ----------
@@ -136,27 +133,17 @@ class Parquet(Sink):
         try:
             filesystem, root = locate(self.directory, self.storage_options)
             filesystem.create_dir(root, recursive=True)
-        except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SinkError(f"{where}: cannot be opened: {error}") from error
-        start = partial(self._apply_mode, filesystem, root, siblings, where)
-        if not context.restored:
-            start(foreign=True)
-        return _Writer(filesystem, f"{root}/", siblings, context, self.rows_per_file, self.compression, where, start)
-
-    def _apply_mode(
-        self, filesystem: fs.FileSystem, root: str, siblings: str, where: str, foreign: bool = False
-    ) -> None:
-        """Refuse or delete existing files of other runs as the mode demands, and perhaps those of other programs."""
-        try:
             listed = [info.base_name for info in filesystem.get_file_info(fs.FileSelector(root))]
             names = [name for name in listed if name.endswith((".parquet", ".parquet.writing"))]
             old = [name for name in names if not name.removeprefix(".").startswith(siblings)]
-            known = [name for name in old if foreign or WRITTEN_HERE.fullmatch(name)]
-            self._refuse_or_delete(filesystem, root, known, where)
-        except (OSError, ValueError, pa.ArrowException) as error:
+            if not context.restored:
+                self._apply_mode(filesystem, root, old, where)
+        except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
+        return _Writer(filesystem, f"{root}/", siblings, context, self.rows_per_file, self.compression, where)
 
-    def _refuse_or_delete(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
+    def _apply_mode(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
+        """Refuse or delete existing files as the mode demands."""
         visible = [name for name in old if not name.startswith(".")]
         foreign = [name for name in visible if not WRITTEN_HERE.fullmatch(name)]
         if self.mode == "error" and visible:
@@ -194,9 +181,7 @@ class _Writer(SinkWriter):
         rows_per_file: int,
         compression: str,
         where: str,
-        apply_mode: Callable[[], None],
     ):
-        self._apply_mode = apply_mode
         self._filesystem = filesystem
         self._directory = directory
         self._siblings = siblings
@@ -237,10 +222,6 @@ class _Writer(SinkWriter):
         self._show(list(prepared), prepared=True)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
-        if checkpoint == 0:
-            # Nothing of this run is visible yet, and the first start may have been lost before it opened the directory.
-            # What other programs have put there since is none of its business.
-            self._apply_mode()
         super().recover(prepared, checkpoint)
         self._checkpoint = checkpoint
         own = re.compile(rf"\.{re.escape(self._siblings)}g(\d+)-c(\d+)-\d+-\d+-\d+\.parquet\.writing")

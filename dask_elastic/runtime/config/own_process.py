@@ -41,6 +41,9 @@ def is_own_process(main: ModuleType | None = None) -> bool:
     return Path(getattr(main, "__file__", None) or "").stem in _COMMANDS
 
 
+_FROZEN = False
+
+
 def leave_out_modules() -> None:
     """Let garbage collection leave out all objects of now in a scheduler's own process, where they stay until its end.
 
@@ -50,5 +53,8 @@ def leave_out_modules() -> None:
     some 2,000 modules each time. In the process of a notebook, objects of users would be left out as well, and never be
     freed if they refer to each other.
     """
-    if is_own_process():
+    global _FROZEN
+    if not _FROZEN and is_own_process():
+        _FROZEN = True
+        gc.collect()
         gc.freeze()

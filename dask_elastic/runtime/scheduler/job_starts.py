@@ -23,11 +23,12 @@ from dask_elastic.runtime.protocol.calls import Call, Version
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
-from dask_elastic.runtime.protocol.job_status import JobEvent
+from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
 from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
 from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
+from dask_elastic.runtime.scheduler.job_queries import is_over
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.paradigm import continued_instances, demands, first_groups
@@ -190,7 +191,8 @@ class JobStarts:
                 self.jobs[call.name] = record
             await self._start(record)
         except BaseException as error:
-            if isinstance(error, Exception) and record.live and not record.runs(generation):
+            started = isinstance(error, Exception) and record.status is not Status.STARTING
+            if started and await is_over(record, generation, isinstance(error, NodeLost)):
                 text = error_text(dump_error(error))
                 logger.warning("job %r has restarted while its sources started: %s", call.name, text)
                 return record

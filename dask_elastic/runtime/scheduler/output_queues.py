@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.runtime.protocol.calls import HandledCall
@@ -25,10 +27,18 @@ from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.queue_copies import QueueCopies
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.transport.queue_rows import QueueRows
-from dask_elastic.vocab.errors import ElasticError, SinkError
+from dask_elastic.vocab.errors import ElasticError, SinkError, SourceError
 
 if TYPE_CHECKING:
     from distributed import Scheduler
+
+logger = logging.getLogger("dask_elastic.scheduler")
+
+FORGOTTEN = 1_000
+"""Queues of forgotten jobs that are remembered: their readers ask for more within a second or so."""
+
+RETRY_SECONDS = 1.0
+"""Seconds between two calls to a worker that was not reached, to drop rows that were read."""
 
 
 class OutputQueue:
@@ -117,6 +127,8 @@ class OutputQueues:
         self.jobs = jobs
         self.calls = calls
         self._ledgers: dict[str, OutputQueue] = {}
+        # By identifier of a ledger whose job was forgotten, how many items no reader had taken.
+        self._forgotten: OrderedDict[str, int] = OrderedDict()
         self._freeing: set[asyncio.Future[None]] = set()
 
     def handlers(self) -> list[HandledCall]:
@@ -150,8 +162,20 @@ class OutputQueues:
 
         An item stays in the ledger until the reader has acknowledged it; what clients get from the Dask queue are
         copies.
+
+        Raises
+        ------
+        SourceError
+            If the job that wrote the queue was forgotten with items that no reader had taken.
         """
         ledger = self._ledgers.get(call.queue)
+        if call.ledger in self._forgotten:
+            if left := self._forgotten[call.ledger]:
+                raise SourceError(
+                    f"queue {call.queue!r}: {left} batches of the job that wrote it are lost, because the job was "
+                    "forgotten before they were read. Forget a job when the readers of its queues have ended."
+                )
+            return QueueItems(ended=True)
         if ledger is None:
             await asyncio.sleep(call.wait)
             return QueueItems()
@@ -183,19 +207,43 @@ class OutputQueues:
         for item in taken:
             by_worker.setdefault(item.address, []).append(item.item)
         for address, items in by_worker.items():
-            with contextlib.suppress(ElasticError, Relayed):  # a worker that has left holds nothing any more
-                await self.calls.one(address, DropRows(*writer, tuple(items)))
+            call = DropRows(*writer, tuple(items))
+            if not await self._drop(address, call):
+                self._keep(self._drop_later(address, call))
+
+    async def _drop(self, address: str, call: DropRows) -> bool:
+        """Have a worker drop rows; returns whether it holds them no more."""
+        try:
+            await self.calls.one(address, call)
+        except Relayed:
+            return True  # it no longer hosts that job
+        except ElasticError as error:
+            logger.debug("%s was not asked to drop rows that were read: %s", address, error)
+            # One that has left holds nothing any more.
+            return not self.calls.present(address)
+        return True
+
+    async def _drop_later(self, address: str, call: DropRows) -> None:
+        """Try again: checkpoints and the end of the job wait until all rows of a queue are read."""
+        while not await self._drop(address, call):
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        freeing = asyncio.ensure_future(work)
+        self._freeing.add(freeing)
+        freeing.add_done_callback(self._freeing.discard)
 
     def _got(self, ledger: OutputQueue, number: int) -> None:
         """Take an item whose copy a client has got; called while the client gets it."""
-        freeing = asyncio.ensure_future(self._free(ledger.writer, ledger.remove(number)))
-        self._freeing.add(freeing)
-        freeing.add_done_callback(self._freeing.discard)
+        self._keep(self._free(ledger.writer, ledger.remove(number)))
 
     def forget(self, job: str) -> None:
         """Drop the queues of a job."""
         for queue in [queue for queue, ledger in self._ledgers.items() if ledger.writer.job == job]:
-            del self._ledgers[queue]
+            ledger = self._ledgers.pop(queue)
+            self._forgotten[ledger.uid] = len(ledger.items)
+            if len(self._forgotten) > FORGOTTEN:
+                self._forgotten.popitem(last=False)
             self._queues.release(name=queue, client=None)
 
     @property

@@ -60,6 +60,9 @@ class QueueReader:
                 ledger, after = found.ledger, found.items[-1].number
             elif found.ended:
                 return
+            elif found.ledger and found.ledger != ledger:
+                # The next question is about the end of this one, also if its job is forgotten by then.
+                ledger, after = found.ledger, 0
 
     def fetch(self, found: QueueItems, item: QueueItem) -> pa.RecordBatch | None:
         """Return the rows of an item; None if its writer has restarted, which then writes these rows again.

@@ -18,7 +18,7 @@ THREADS = 8
 
 
 class ControlThreads:
-    """Runs calls of three kinds, of which none holds up another: leases depend on reports, and moves on short calls.
+    """Runs calls of four kinds, of which none holds up another: leases depend on reports, and moves on short calls.
 
     Examples
     --------
@@ -31,6 +31,7 @@ class ControlThreads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control")
         self._waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-waits")
+        self._reading = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-reads")
         self._reporting = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-reports")
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -47,13 +48,17 @@ class ControlThreads:
         """Run something that may wait for a job, such as for room at a source; raises as `run`."""
         return await _run_in(self._waiting, function, *arguments)
 
+    async def read(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run something that reads the state of a job, and may wait for what is on the way to it; raises as `run`."""
+        return await _run_in(self._reading, function, *arguments)
+
     async def report(self, function: Callable[..., T], *arguments: object) -> T:
         """Run something that measures a job, one such call at a time; raises as `run`."""
         return await _run_in(self._reporting, function, *arguments)
 
     def close(self) -> None:
         """Stop; calls that have not begun are dropped."""
-        for pool in (self._short, self._waiting, self._reporting):
+        for pool in (self._short, self._waiting, self._reading, self._reporting):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

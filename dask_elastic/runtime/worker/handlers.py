@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.node")
 
 SEND_SECONDS = 1.0
+START_SECONDS = 1.5
+"""Rows that the scheduler forwards have to be offered to the source within this time: later, their client may have been
+told that it got no answer, and have sent them again."""
 FLUSH_SECONDS = 60.0
 
 
@@ -263,7 +267,7 @@ class Handlers:
     async def state(self, call: part_calls.State) -> tuple[Payload, ...]:
         """Return the state of an executor at home here, its first rows, or the row of one key, as an IPC stream."""
         home = self._home(call)
-        return await self.node.in_waiting_thread(_state, home, call, self.node.memory)
+        return await self.node.in_reading_thread(_state, home, call, self.node.memory)
 
     async def state_types(self, call: part_calls.StateTypes) -> tuple[Payload, ...]:
         """Return the state of an executor at home here without its rows, as an Arrow IPC stream."""
@@ -282,7 +286,7 @@ class Handlers:
     async def dead_letters(self, call: part_calls.DeadLetters) -> tuple[Payload, ...]:
         """Return the dead letters of an operator here, as an Arrow IPC stream."""
         letters = self._part(call).dead_letters
-        return _payload(await self.node.in_waiting_thread(letters.rows, call.operator))
+        return _payload(await self.node.in_reading_thread(letters.rows, call.operator))
 
     # rows of a pushed source
 
@@ -294,9 +298,14 @@ class Handlers:
             table = reader.read_all().combine_chunks()
         # Spark's sources have no such numbers.
         sent = (SentBatch(call.sender, call.sequence),) if call.sender else ()
+        latest = time.monotonic() + START_SECONDS
+
+        def offer(batch: pa.RecordBatch) -> bool:
+            return time.monotonic() < latest and thread.mailbox.offer(batch, SEND_SECONDS, call.due, *sent)
+
         try:
             for batch in table.to_batches():
-                if not await self.node.in_waiting_thread(thread.mailbox.offer, batch, SEND_SECONDS, call.due, *sent):
+                if not await self.node.in_waiting_thread(offer, batch):
                     return False
         except SourceError:
             if part.ended and thread.spool is not None:

@@ -78,6 +78,10 @@ class HostingNode(Protocol):
         """Run something that may wait for a job away from the event loop."""
         ...
 
+    async def in_reading_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that reads the state of a job away from the event loop."""
+        ...
+
     async def report_on(self, job_part: JobPart) -> PartReport:
         """Return a report about a job's part."""
         ...

@@ -76,7 +76,12 @@ class JobThreads:
         with self._lock:
             self._threads = [t for t in self._threads if t.is_alive() or t.ident is None]
             self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the process has too many threads, or too little memory
+            with self._lock:
+                self._threads.remove(thread)
+            raise
 
     def end(self, error: BaseException | None = None) -> bool:
         """Note that the job has ended, perhaps with an error; returns False if it had ended before."""

@@ -38,9 +38,9 @@ class NewestGenerations:
         # A lock exists as long as it is held or waited for.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def begin(self, job: str, generation: int) -> None:
-        """Note a generation that is to be built; raises `UnknownJob` if a later one is known."""
-        self.check(job, generation)
+    def begin(self, job: str, generation: int, incarnation: int | None = None) -> None:
+        """Note a generation that is to be built; raises `UnknownJob` as `check`."""
+        self.check(job, generation, incarnation)
         self._note(job, generation)
 
     def check(self, job: str, generation: int, incarnation: int | None = None) -> None:

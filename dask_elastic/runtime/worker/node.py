@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -153,6 +154,10 @@ class NodeRuntime:
         """Run something that may wait for a job, such as for room, away from the event loop."""
         return await self._threads.wait_for(function, *arguments)
 
+    async def in_reading_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run something that reads the state of a job, and may wait for it, away from the event loop."""
+        return await self._threads.read(function, *arguments)
+
     async def report_on(self, job_part: JobPart) -> PartReport:
         """Return a report about a job's part."""
         return await self._threads.report(part_report, job_part)
@@ -210,14 +215,14 @@ class NodeRuntime:
             If a later generation of the job was prepared here, or this one was forgotten, also meanwhile.
         """
         check_exposure([self.address], self.options.require_tls)
-        self._generations.begin(*spec.generation_id)
+        self._generations.begin(*spec.generation_id, spec.incarnation)
         await self._connect_all(address for _, address in spec.members)
 
         def build() -> JobPart:
             return JobPart(self, spec, self._loaded(spec.job, components))
 
         async with self._generations.lock(spec.job):
-            self._generations.check(*spec.generation_id)
+            self._generations.check(*spec.generation_id, spec.incarnation)
             if spec.job in self.job_parts:
                 await self.forget(spec.job)
             part = await self.in_thread(build)
@@ -319,14 +324,14 @@ class NodeRuntime:
         while not self._closed:
             self._tick.wait(IDLE_TICK if self._is_idle() else TICK)
             self._tick.clear()
-            try:
-                self._watch_memory()
-                last = {key: at for key, at in last.items() if key[0] in self.job_parts}
-                self._keep_up(last)
-            except Exception:  # all jobs here need the next round: without it, credit and state never return
-                if program_ends():
-                    return
-                logger.exception("upkeep on worker %s", self.address)
+            last = {key: at for key, at in last.items() if key[0] in self.job_parts}
+            for act in (self._watch_memory, functools.partial(self._keep_up, last)):
+                try:
+                    act()
+                except Exception:  # all jobs here need the next round: without it, credit and state never return
+                    if program_ends():
+                        return
+                    logger.exception("upkeep on worker %s", self.address)
 
     def _keep_up(self, last: dict[tuple[str, str], float]) -> None:
         # Not in the loop above, which would keep the last job, and its state, while it waits without any job.

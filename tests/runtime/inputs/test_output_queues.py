@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -10,9 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
-from dask_elastic.runtime.scheduler.output_queues import OutputQueue
+from dask_elastic.runtime.protocol.queue_calls import NextRows, QueueItems, TakeRows
+from dask_elastic.runtime.scheduler import output_queues
+from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.scheduler.output_queues import OutputQueue, OutputQueues
 from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
+from dask_elastic.vocab.errors import NodeLost, SourceError
 
 
 @settings(max_examples=100, deadline=None)
@@ -62,3 +70,92 @@ def test_writer_that_waits_for_readers_ends_with_its_job():
     buffer.put("alerts", 4, pa.RecordBatch.from_pydict({"n": [1]}))
     with pytest.raises(Aborted):
         buffer.drain("alerts")
+
+
+class Calls:
+    """Calls of a worker; the first ones do not reach it."""
+
+    def __init__(self, failures):
+        self.failures = failures
+        self.dropped = []
+
+    def present(self, address):
+        return True
+
+    async def one(self, address, call):
+        if self.failures:
+            self.failures -= 1
+            raise NodeLost("the connection broke")
+        self.dropped += call.items
+
+
+@pytest.fixture
+def queues():
+    """Return a function that makes the queues of a scheduler, with one that a running job writes."""
+
+    def make(failures=0):
+        dask_queues = SimpleNamespace(release=lambda name, client: None)
+        jobs, calls = JobTable(), Calls(failures)
+        jobs["job"] = SimpleNamespace(spec=SimpleNamespace(run="run"), live=True, error=None)
+        made = OutputQueues(SimpleNamespace(extensions={"queues": dask_queues}), jobs, calls)
+        ledger = made._ledgers["alerts"] = OutputQueue(JobGeneration("job", 1), "run", limit=4)
+        return made, ledger, calls
+
+    return make
+
+
+@pytest.mark.parametrize("items", [0, 1])
+def test_reader_ends_with_a_job_that_is_forgotten_before_it_asks_again(queues, items):
+    made, ledger, _ = queues()
+    for number in range(items):
+        ledger.add("worker", number)
+    loop = asyncio.new_event_loop()
+
+    def ask(call):
+        if isinstance(call, TakeRows):
+            return loop.run_until_complete(made.take_rows(call))
+        found = loop.run_until_complete(made.next_rows(replace(call, wait=0.0)))
+        if not found.items:
+            made.forget("job")
+        return found
+
+    reader = QueueReader("alerts", ask, lambda *arguments: None)
+    read = 0
+    for found in reader.pages():
+        read += len(found.items)
+        reader.take(found, read)
+    assert read == items
+    loop.close()
+
+
+def test_reader_learns_that_rows_were_lost_with_a_forgotten_job(queues):
+    made, ledger, _ = queues()
+    ledger.add("worker", 7)
+    made.forget("job")
+    with pytest.raises(SourceError, match="1 batches of the job that wrote it are lost, because the job was forgotten"):
+        asyncio.run(made.next_rows(NextRows("alerts", ledger.uid, 0, 0.0)))
+    assert asyncio.run(made.next_rows(NextRows("alerts", "", 0, 0.0))) == QueueItems()
+
+
+def test_queues_of_forgotten_jobs_are_remembered_up_to_a_number(queues, monkeypatch):
+    monkeypatch.setattr(output_queues, "FORGOTTEN", 2)
+    made, first, _ = queues()
+    for _ in range(3):
+        made._ledgers["alerts"] = OutputQueue(JobGeneration("job", 1), "run", limit=4)
+        made.forget("job")
+    assert len(made._forgotten) == 2
+    assert first.uid not in made._forgotten
+
+
+def test_rows_that_were_read_are_dropped_although_a_call_fails(queues, monkeypatch):
+    monkeypatch.setattr(output_queues, "RETRY_SECONDS", 0.0)
+    made, ledger, calls = queues(failures=3)
+    ledger.add("worker", 7)
+
+    async def test():
+        await made.take_rows(TakeRows("alerts", ledger.uid, 1))
+        while made._freeing:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(test(), 100))
+    assert calls.dropped == [7]

@@ -18,6 +18,7 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import dump_error, error_text, load_error
 from dask_elastic.runtime.protocol.reports import SuspectBatch, Suspects
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import CheckpointCorrupt, NodeLost, PoisonBatch, UnknownJob
 from dask_elastic_plugins.scheduler import ElasticSchedulerPlugin
 
@@ -347,6 +348,33 @@ def test_job_that_restarts_while_its_sources_start_outlives_the_first_start(
         assert watched == [FIRST + 1]
         assert [c.generation for address, c in workers.asked(part_calls.Forget) if address == B] == [FIRST]
         assert "has restarted while its sources started: worker a hangs" in caplog.text
+        await coordinator.stop(job_calls.Stop("job"))
+
+    asyncio.run(run())
+
+
+def test_job_restarts_if_its_loss_is_noticed_after_the_call_that_starts_its_sources_has_failed(
+    fake, workers, tmp_path, monkeypatch
+):
+    async def run():
+        reply, broke = WorkerCalls._reply, asyncio.Event()
+
+        async def breaks(calls, address, call):
+            if isinstance(call, part_calls.StartSources) and address == A and call.generation == FIRST:
+                await broke.wait()
+                raise ConnectionResetError("the connection broke")
+            return await reply(calls, address, call)
+
+        monkeypatch.setattr(WorkerCalls, "_reply", breaks)
+        coordinator, submitted, record = await submitting(fake, workers, tmp_path, part_calls.StartSources)
+        await until(lambda: record.status is Status.RUNNING)
+        broke.set()
+        await fake.settle()
+        assert not submitted.done()
+        coordinator.health.hung(A)
+        await submitted
+        await until(lambda: record.status is Status.RUNNING)
+        assert (record.spec.generation, record.error) == (FIRST + 1, None)
         await coordinator.stop(job_calls.Stop("job"))
 
     asyncio.run(run())

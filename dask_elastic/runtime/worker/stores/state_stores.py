@@ -153,9 +153,10 @@ class StateStores:
         self._relieving = True
         try:
             start("relief", self._relieve)
-        except RuntimeError:  # no thread can be started when memory is short; the next look tries again
+        except RuntimeError as error:  # no thread can be started, as memory is short; the next look tries again
             self._relieving = False
-            raise
+            logger.warning("memory is short, and no state moves to files: %s", error)
+            return False
         return True
 
     def _relieve(self) -> None:
