@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from distributed.comm import connect
@@ -30,6 +31,11 @@ logger = logging.getLogger("dask_elastic.spark")
 
 WINDOW = 4 * 2**20
 """Largest number of bytes in flight that the worker has not yet acknowledged as stored."""
+
+CHECK_SECONDS = 5.0
+"""A worker that has not answered for so long may hang: its connection stays open, while the job runs on elsewhere."""
+
+T = TypeVar("T")
 
 Endpoint = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -119,6 +125,7 @@ class AttemptSender:
         self.address = address
         self.connect_seconds = connect_seconds
         self._sending: Any = None
+        self._attempt: BeginAttempt | None = None
         self._comm: Comm | None = None
         self._unacknowledged = 0
 
@@ -135,6 +142,7 @@ class AttemptSender:
 
     def begin(self, begin: BeginAttempt) -> None:
         """Begin the attempt; raises the worker's error if it refuses it."""
+        self._attempt = begin
         background_loop().run(self._begin(begin))
 
     def put(self, chunk: pa.Buffer) -> None:
@@ -162,20 +170,44 @@ class AttemptSender:
         while idle:
             self._comm = idle.pop()
             try:
-                await self._comm.write(message)
-                return dict(await self._comm.read())
+                await self._watched(self._comm.write(message))
+                return dict(await self._watched(self._comm.read()))
             except (CommClosedError, OSError):
                 self._comm.abort()  # the connection broke while it was idle
         self._comm = await _connected(self.target, self.address, self.connect_seconds)
         await self._comm.write({"op": "elastic_stage", "reply": False})
         await self._comm.write(message)
-        return dict(await self._comm.read())
+        return dict(await self._watched(self._comm.read()))
+
+    async def _watched(self, work: Awaitable[T]) -> T:
+        """Wait for a worker, and ask the scheduler from time to time whether the source is still there.
+
+        Raises
+        ------
+        HandoffError
+            If it is not.
+        """
+        future = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({future}, timeout=CHECK_SECONDS))[0]:
+                await self._check_place()
+            return future.result()
+        finally:
+            future.cancel()
+
+    async def _check_place(self) -> None:
+        assert self._attempt is not None, "it has begun"
+        places = await _call_scheduler(self.target, HandoffPlaces(self.target.job, self._attempt.source))
+        if places.generation != self._attempt.generation or self.address not in places.places:
+            raise HandoffError(
+                f"job {self.target.job!r}: worker {self.address} does not answer, and the job runs elsewhere by now."
+            )
 
     async def _send(self, chunk: pa.Buffer) -> None:
         assert self._comm is not None
         self._unacknowledged += chunk.size
         with self._named_loss():
-            await self._comm.write({"chunk": to_serialize(memoryview(chunk))})
+            await self._watched(self._comm.write({"chunk": to_serialize(memoryview(chunk))}))
             while self._unacknowledged > WINDOW:
                 await self._read_acknowledgement()
 
@@ -184,15 +216,15 @@ class AttemptSender:
         with self._named_loss():
             while self._unacknowledged:
                 await self._read_acknowledgement()
-            await self._comm.write({"end": True})
-            written = _answer(await self._comm.read(), "staged")
+            await self._watched(self._comm.write({"end": True}))
+            written = _answer(await self._watched(self._comm.read()), "staged")
         _idle(self.target, self.address).append(self._comm)
         self._comm = None
         return SpoolFile(*written) if written else None
 
     async def _read_acknowledgement(self) -> None:
         assert self._comm is not None
-        self._unacknowledged -= _answer(await self._comm.read(), "taken")
+        self._unacknowledged -= _answer(await self._watched(self._comm.read()), "taken")
 
     def abort(self) -> None:
         """Close the connection, which makes the worker drop the attempt."""

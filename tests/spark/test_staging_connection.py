@@ -19,7 +19,7 @@ from dask_elastic.spark.staged_partition import stage
 from dask_elastic.spark.staging_connection import WINDOW
 from dask_elastic.spark.target import Target
 from dask_elastic.vocab.epoch import NAMED, AttemptId, SpoolFile, StagedPart
-from dask_elastic.vocab.errors import HandoffError, NodeLost, TopologyError
+from dask_elastic.vocab.errors import HandoffError, JobEnded, NodeLost, TopologyError
 
 ROWS = pa.record_batch({"n": pa.array(range(40_000), pa.int64())})
 CHUNK = ROWS.serialize().size
@@ -251,3 +251,41 @@ def test_threads_that_call_first_at_the_same_time_share_one_loop(monkeypatch):
     for thread in threads:
         thread.join(100)
     assert found == [begun[0]] * 2
+
+
+class HungWorker(SlowWorker):
+    """Takes the first chunk, and answers nothing more; its connection stays open."""
+
+    async def read(self):
+        if self.taken == 2:
+            await asyncio.Event().wait()
+        return await super().read()
+
+
+@pytest.mark.parametrize(
+    ("now", "elsewhere"),
+    [
+        (StagingPlaces(1, "rows", ("tcp://slow",)), False),
+        (StagingPlaces(2, "rows", ("tcp://slow",)), True),
+        (StagingPlaces(1, "rows", ("tcp://other",)), True),
+    ],
+)
+def test_worker_that_hangs_is_left_when_the_job_runs_elsewhere(stage_into, monkeypatch, now, elsewhere):
+    asked = []
+
+    async def call_scheduler(target, call):
+        asked.append(call)
+        if len(asked) > 3:
+            raise JobEnded("job 'job' has ended")
+        return now
+
+    monkeypatch.setattr(staging_connection, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(staging_connection, "_call_scheduler", call_scheduler)
+    worker = HungWorker()
+    with pytest.raises(
+        HandoffError if elsewhere else JobEnded, match="runs elsewhere by now" if elsewhere else "ended"
+    ):
+        stage_into(worker, 4 * WINDOW // CHUNK)
+    assert len(asked) == (1 if elsewhere else 4)
+    staging_connection.background_loop().run(asyncio.sleep(0))
+    assert worker.aborted
