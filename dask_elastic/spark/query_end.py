@@ -38,13 +38,14 @@ class QueryEndListener(StreamingQueryListener):
 
     def __init__(self, spark: SparkSession):
         self._spark = spark
-        self.running: dict[str, Any] = {}
+        # By run, the id of the query, which a restart keeps, and Spark's object.
+        self.running: dict[str, tuple[str, Any]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Keep a reference to the query: Spark drops its own before it calls `onQueryTerminated`."""
         query = self._spark.streams.get(str(event.id))
         if query is not None:
-            self.running[str(event.runId)] = query._jsq
+            self.running[str(event.runId)] = str(event.id), query._jsq
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Do nothing."""
@@ -54,14 +55,15 @@ class QueryEndListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """End the sources that the query wrote to, unless it failed: a failed query may be restarted."""
-        targets = _FOREACH_BATCH.pop(str(event.id), set())
-        query = self.running.get(str(event.runId))
-        try:
-            if event.exception is None or _stopped(event):
-                for target in targets | _written(str(event.id), query):
-                    _end(str(event.id), target)
-        finally:
-            self.running.pop(str(event.runId), None)
+        name = str(event.id)
+        _, query = self.running.pop(str(event.runId), (name, None))
+        if any(other == name for other, _ in self.running.values()):
+            # The event of a run that has failed may come when the next run of the query has sent rows.
+            return
+        targets = _FOREACH_BATCH.pop(name, set())
+        if event.exception is None or _stopped(event):
+            for target in targets | _written(name, query):
+                _end(name, target)
 
 
 def follow_queries(spark: SparkSession) -> None:

@@ -45,3 +45,18 @@ def test_query_whose_job_was_cancelled_by_its_stop_ends_its_source(monkeypatch, 
     monkeypatch.setitem(query_end._FOREACH_BATCH, "id", {TARGET})
     QueryEndListener(None).onQueryTerminated(SimpleNamespace(id="id", runId="run", exception=exception))
     assert found == ([TARGET] if ended else [])
+
+
+def test_late_end_of_an_earlier_run_leaves_the_source_to_the_run_that_follows(monkeypatch):
+    found = []
+    monkeypatch.setattr(query_end, "end_source", found.append)
+    monkeypatch.setitem(query_end._FOREACH_BATCH, "id", {TARGET})
+    session = SimpleNamespace(streams=SimpleNamespace(get=lambda query: SimpleNamespace(_jsq=None)))
+    listener = QueryEndListener(session)
+    for query, run in (("id", "first"), ("other", "its"), ("id", "second")):
+        listener.onQueryStarted(SimpleNamespace(id=query, runId=run))
+    listener.onQueryTerminated(SimpleNamespace(id="id", runId="first", exception="an attempt fails"))
+    assert query_end._FOREACH_BATCH["id"] == {TARGET}
+    listener.onQueryTerminated(SimpleNamespace(id="id", runId="second", exception=None))
+    assert found == [TARGET]
+    assert {*listener.running} == {"its"}
