@@ -48,10 +48,10 @@ class JobInput(ABC):
         Parameters
         ----------
         rows : table
-            A pyarrow RecordBatch or Table, a dict of columns, a pandas DataFrame (its index is left out) or Polars
-            DataFrame, or another object with Arrow's PyCapsule interface. Columns may be in another order; they are
-            cast to the types of the source if that changes no value: a large string to a string, an integer to a wider
-            or, if it fits, a narrower one. One client's rows stay in the order of its calls.
+            A pyarrow RecordBatch or Table, a dict of columns, a pandas DataFrame (named levels of its index are
+            columns) or Polars DataFrame, or another object with Arrow's PyCapsule interface. Columns may be in another
+            order; they are cast to the types of the source if that changes no value: a large string to a string, an
+            integer to a wider or, if it fits, a narrower one. One client's rows stay in the order of its calls.
         source : str, optional
             Name of the source; may be left out if the topology has only one `sources.Push`.
         due : float, optional
@@ -61,7 +61,7 @@ class JobInput(ABC):
             Whether to wait until the source has these rows and all that were sent before.
         timeout : float or str, optional
             Seconds to wait at most for room, and for the source if `wait` is set, or a duration such as ``"30s"``;
-            without it there is no limit.
+            without it there is no limit. A scheduler or worker that has to be asked has some seconds for its answer.
 
         Raises
         ------
