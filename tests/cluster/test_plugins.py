@@ -246,6 +246,25 @@ def test_upkeep_of_a_worker_goes_on_after_an_error(small_cluster, wait_until, ca
     assert "can't start new thread" in caplog.text
 
 
+def test_upkeep_of_a_worker_does_not_wait_for_code_that_was_left_to_it(small_cluster, wait_until):
+    cluster = small_cluster(n_workers=1, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        job = held(client)
+        node = cluster.workers[0].plugins["dask-elastic-worker"].runtime
+        begun, go_on, looks = threading.Event(), threading.Event(), []
+
+        def blocks():
+            begun.set()
+            assert go_on.wait(100)
+
+        left, look = [blocks], node._watch_memory
+        threads = node.job_parts[job.name].threads
+        threads.overdue = lambda: [left.pop()] if left else []
+        node._watch_memory = lambda: (looks.append(begun.is_set()), look())
+        wait_until(lambda: looks.count(True) > 1, "the worker looks at its memory while the code is blocked")
+        go_on.set()
+
+
 def test_failed_plugin_setup_leaves_scheduler_usable(small_cluster, monkeypatch, caplog):
     def broken(scheduler):
         raise OSError("no threads left")

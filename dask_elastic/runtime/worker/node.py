@@ -338,9 +338,9 @@ class NodeRuntime:
         for job, job_part in list(self.job_parts.items()):
             if job_part.ended:
                 continue
-            with TURNS.without_waiting():
-                for act in job_part.threads.overdue():
-                    act()
+            for act in job_part.threads.overdue():
+                # Not in this thread: it may run user code, and that may block as the code before it did.
+                job_part.threads.start("overdue", functools.partial(_without_turn, act))
             if job_part.clear_suspects():
                 self.report_soon()
             options = job_part.spec.options
@@ -430,6 +430,11 @@ class NodeRuntime:
             return
         job_part.threads.lease.renew(requested, seconds)
         job_part.reported_end = ended
+
+
+def _without_turn(act: Callable[[], None]) -> None:
+    with TURNS.without_waiting():
+        act()
 
 
 async def _called(rpc: Any, call: Call[B]) -> B:
