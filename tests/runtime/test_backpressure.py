@@ -45,6 +45,6 @@ def test_cores_may_help_a_slow_compute():
     assert found == {"backpressure": "rows waits for count, which is busy 100% of the time"}
 
 
-def test_nothing_is_told_of_a_job_that_does_not_wait_or_has_ended():
+def test_job_that_does_not_wait_or_has_ended_has_no_such_section():
     assert backpressure_sections(described(compute=(0.9, 0.05), sink=0.1)) == {}
     assert backpressure_sections(described(**SLOW_SINK, live=False)) == {}
