@@ -25,7 +25,7 @@ from dask_elastic.runtime.protocol.queue_calls import (
 from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.queue_copies import QueueCopies
-from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
 from dask_elastic.runtime.transport.queue_rows import QueueRows
 from dask_elastic.vocab.errors import ElasticError, SinkError, SourceError
 
@@ -215,7 +215,7 @@ class OutputQueues:
         """Have a worker drop rows; returns whether it holds them no more."""
         try:
             await self.calls.one(address, call)
-        except Relayed:
+        except (Relayed, NotHosting):
             return True  # it no longer hosts that job
         except ElasticError as error:
             logger.debug("%s was not asked to drop rows that were read: %s", address, error)
@@ -225,7 +225,10 @@ class OutputQueues:
 
     async def _drop_later(self, address: str, call: DropRows) -> None:
         """Try again: checkpoints and the end of the job wait until all rows of a queue are read."""
-        while not await self._drop(address, call):
+        record = self.jobs.get(call.job)
+        while record is not None and record.runs(call.generation) and self.jobs.get(call.job) is record:
+            if await self._drop(address, call):
+                return
             await asyncio.sleep(RETRY_SECONDS)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:

@@ -96,7 +96,9 @@ def queues():
     def make(failures=0):
         dask_queues = SimpleNamespace(release=lambda name, client: None)
         jobs, calls = JobTable(), Calls(failures)
-        jobs["job"] = SimpleNamespace(spec=SimpleNamespace(run="run"), live=True, error=None)
+        jobs["job"] = SimpleNamespace(
+            spec=SimpleNamespace(run="run"), live=True, error=None, runs=lambda generation: True
+        )
         made = OutputQueues(SimpleNamespace(extensions={"queues": dask_queues}), jobs, calls)
         ledger = made._ledgers["alerts"] = OutputQueue(JobGeneration("job", 1), "run", limit=4)
         return made, ledger, calls
@@ -159,3 +161,19 @@ def test_rows_that_were_read_are_dropped_although_a_call_fails(queues, monkeypat
 
     asyncio.run(asyncio.wait_for(test(), 100))
     assert calls.dropped == [7]
+
+
+def test_rows_of_a_forgotten_job_are_not_dropped_again_and_again(queues, monkeypatch):
+    monkeypatch.setattr(output_queues, "RETRY_SECONDS", 0.0)
+    made, ledger, calls = queues(failures=1_000_000)
+    ledger.add("worker", 7)
+
+    async def test():
+        await made.take_rows(TakeRows("alerts", ledger.uid, 1))
+        assert made._freeing
+        del made.jobs["job"]
+        while made._freeing:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(test(), 100))
+    assert calls.dropped == []
