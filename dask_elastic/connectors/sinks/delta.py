@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
 import uuid
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from pyarrow import fs
 
+from dask_elastic.connectors.libraries import lacking
 from dask_elastic.connectors.sinks.delta_table import AddedFile, DeltaFolder, DeltaTransaction
 from dask_elastic.connectors.sinks.rolling_files import FinishedFile, RollingFiles
 from dask_elastic.connectors.storage import full_path
@@ -96,11 +96,12 @@ class Delta(Sink):
         Raises
         ------
         SinkError
-            When the library `deltalake` is missing, or the storage cannot be opened.
+            When the library `deltalake` is missing or too old, or the storage cannot be opened.
         """
         where = f"sink {context.operator!r} of job {context.job!r}, table {self.table}"
-        if importlib.util.find_spec("deltalake") is None:
-            raise SinkError(f"{where}: the library deltalake is missing; install dask-elastic[delta] on all workers.")
+        lack = lacking("deltalake", "deltalake", "delta")
+        if lack is not None:
+            raise SinkError(f"{where}: {lack}")
         return _Writer(DeltaFolder(self.table, self.storage_options, where), context, self.rows_per_file, where)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from dask_elastic.connectors.libraries import lacking
 from dask_elastic.connectors.sinks.kafka_messages import KafkaMessages
 from dask_elastic.connectors.sinks.kafka_transactions import TransactionWriter
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
@@ -117,11 +117,12 @@ class Kafka(Sink):
         Raises
         ------
         SinkError
-            When the client library is missing, or refuses an option.
+            When the client library is missing or too old, or refuses an option.
         """
         where = f"sink {context.operator!r} of job {context.job!r}, topic {self.topic!r}"
-        if importlib.util.find_spec("confluent_kafka") is None:
-            raise SinkError(f"{where}: the client library is missing; install dask-elastic[kafka] on all workers.")
+        lack = lacking("confluent_kafka", "confluent-kafka", "kafka")
+        if lack is not None:
+            raise SinkError(f"{where}: {lack}")
         if self.promise == "exactly-once" and context.checkpoints:
             messages = KafkaMessages(self.key, self.value, where)
             return TransactionWriter(self.topic, self._client_options(), messages, context, where)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import uuid
 from collections.abc import Sequence
 
 import pyarrow as pa
 
+from dask_elastic.connectors.libraries import lacking
 from dask_elastic.connectors.sinks.postgres_session import ORDER, PostgresSession, PostgresTransaction
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
@@ -96,11 +96,13 @@ class Postgres(Sink):
         Raises
         ------
         SinkError
-            When the driver is missing, or the server cannot be reached.
+            When the driver is missing or too old, or the server cannot be reached.
         """
         where = f"sink {context.operator!r} of job {context.job!r}, table {self.table}"
-        if importlib.util.find_spec("adbc_driver_postgresql") is None:
-            raise SinkError(f"{where}: the driver is missing; install dask-elastic[postgres] on all workers.")
+        for name in ("adbc-driver-manager", "adbc-driver-postgresql"):
+            lack = lacking(name.replace("-", "_"), name, "postgres")
+            if lack is not None:
+                raise SinkError(f"{where}: {lack}")
         return _Writer(PostgresSession(self.uri, self.table, self.key, where), self.key, context, where)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from dask_elastic.connectors.libraries import lacking
 from dask_elastic.connectors.sources.column_source import ColumnSource
 from dask_elastic.connectors.sources.kafka_partitions import KafkaOffset, KafkaPartitions
 from dask_elastic.connectors.sources.kafka_rows import METADATA, MessageRows
@@ -159,11 +159,12 @@ class Kafka(ColumnSource):
         Raises
         ------
         SourceError
-            When the client library is missing, brokers or topics cannot be reached, messages were deleted before they
-            were read, a value does not fit the schema, or as `check`.
+            When the client library is missing or too old, brokers or topics cannot be reached, messages were deleted
+            before they were read, a value does not fit the schema, or as `check`.
         """
-        if importlib.util.find_spec("confluent_kafka") is None:
-            raise SourceError(f"{self!r}: the client library is missing; install dask-elastic[kafka] on all workers.")
+        lack = lacking("confluent_kafka", "confluent-kafka", "kafka")
+        if lack is not None:
+            raise SourceError(f"{self!r}: {lack}")
         names = self._names(self.schema)
         made = MessageRows(self._json, self._metadata, repr(self))
         offset = context.offset
