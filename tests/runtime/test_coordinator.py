@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,11 @@ from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.protocol import group_calls, home_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version, message_of
+from dask_elastic.runtime.protocol.job_calls import Retire
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text, load_error
+from dask_elastic.runtime.scheduler import job_starts
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.worker.handlers import Handlers
@@ -431,3 +435,35 @@ def test_worker_that_leaves_while_homes_are_planned_gets_none(fake, monkeypatch)
     asyncio.run(run())
     spec = coordinator.jobs["job"].spec
     assert (spec.nodes, spec.homes["op0"]) == (("h:2",), (0, 0))
+
+
+@pytest.mark.parametrize("paradigm", [ELASTIC, RESOURCE])
+def test_worker_that_leaves_while_the_folder_is_opened_gets_nothing(fake, tmp_path, monkeypatch, paradigm):
+    scheduler = fake.Scheduler({"h:1": 4, "h:2": 4})
+    coordinator = Coordinator(scheduler)
+    own, reached, goes_on = job_starts.open_checkpoints, threading.Event(), threading.Event()
+
+    def opened(*arguments):
+        reached.set()
+        assert goes_on.wait(100)
+        return own(*arguments)
+
+    monkeypatch.setattr(job_starts, "open_checkpoints", opened)
+
+    async def run():
+        call = fake.submission(executors=2, checkpoint=str(tmp_path), checkpoint_interval=3600.0, paradigm=paradigm)
+        submitted = asyncio.ensure_future(coordinator.submit(call))
+        while not reached.is_set():
+            await asyncio.sleep(0.001)
+        await coordinator.retirement.retire(Retire(("h:1",), timeout=60))
+        goes_on.set()
+        await submitted
+        coordinator.controller.stop()
+        record = coordinator.jobs["job"]
+        assert (record.spec.nodes, record.spec.homes["op0"]) == (("h:2",), (0, 0))
+        assert (record.checkpoints.url, record.spec.generation) == (str(tmp_path), record.checkpoints.reserved)
+        assert record.spec.run == record.submitted.run
+        assert not coordinator.needed_workers() & {"h:1"}
+        await coordinator.close()
+
+    asyncio.run(run())

@@ -176,9 +176,10 @@ class JobStarts:
             # Workers have left while the planner decided.
             nodes, homes = [address for address in nodes if address in usable] or nodes, None
         record = self._placed(call, nodes, resumed, homes)
-        record.submitted = replace(call, run=record.spec.run)
+        record.submitted = call = replace(call, run=record.spec.run)
         if call.options.checkpoint is not None:
             await self._open_checkpoints(record, call.options.checkpoint)
+            record = await self._without_leaving(record, call, resumed)
         record.silent = frozenset(candidates.silent)
         generation, replaced = record.spec.generation, self.jobs.get(call.name)
         self.jobs[call.name] = record
@@ -256,10 +257,25 @@ class JobStarts:
         record.checkpoints = state
         state.resumed = call.resume is not None
         state.restarts = int(state.resumed)
-        plan = CheckpointPlan(url, state.newest, state.restarts)
+        await self._continue(record, generation, CheckpointPlan(url, state.newest, state.restarts))
+
+    @staticmethod
+    async def _continue(record: JobRecord, generation: int, plan: CheckpointPlan | None) -> None:
+        """Let a job begin as a generation, from a checkpoint if there is one."""
         record.spec = replace(record.spec, generation=generation, checkpoint=plan)
         record.spec = await in_thread(with_saved_groups, record.spec)
         record.groups = JobGroups(record.spec)
+
+    async def _without_leaving(self, record: JobRecord, call: Submit, resumed: dict[str, int] | None) -> JobRecord:
+        """Place a job again whose workers leave while its folder is opened: retirement does not know the job yet."""
+        while stay := [address for address in record.nodes if address in self.workers.usable()]:
+            if stay == record.nodes:
+                break
+            spec, state = record.spec, record.checkpoints
+            record = self._placed(call, stay, resumed, None)
+            record.submitted, record.checkpoints = call, state
+            await self._continue(record, spec.generation, spec.checkpoint)
+        return record
 
     async def _await_leases(self, record: JobRecord, url: str, generation: int) -> None:
         """Wait until no part of an earlier run of a job can emit, perhaps on another cluster whose scheduler is lost.
