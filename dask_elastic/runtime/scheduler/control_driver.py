@@ -99,7 +99,7 @@ class ControlDriver:
     error : str or None
         The error of the last period.
     slots_needed : float
-        Thread slots that all jobs need, as of the last period.
+        Thread slots that all jobs need, as of the last period; 0 once no job runs.
     """
 
     def __init__(
@@ -161,6 +161,8 @@ class ControlDriver:
             while self.cores.jobs.running and await self._guarded_period(pool):
                 await self._next_look()
         finally:
+            # The next job needs nothing of what the last ones needed, and begins before it is measured.
+            self.slots_needed = 0.0
             pool.shutdown(wait=False)
 
     async def _next_look(self) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dask_elastic.planning.initial import PlacementRequest, place
-from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.cluster_calls import GROWS, Keep, NeedOfCluster
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NoWorkers
@@ -143,3 +143,24 @@ def test_default_number_of_executors_is_that_of_the_workers_to_come():
     assert place([request], [2], nodes=4).oversubscribed
     assert len(place([request], [2, 2], nodes=1).homes["counted"]) == 2
     assert place([PlacementRequest("counted", 3, True)], [2], nodes=9).homes["counted"] == (0, 0, 0)
+
+
+def test_job_that_starts_needs_nothing_of_what_the_last_one_needed(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission(executors=2, cores={"op0": 2}))
+        while not coordinator.controller.slots_needed:
+            await asyncio.sleep(0.001)
+        await coordinator.stop(job_calls.Stop("job"))
+        coordinator.controller.look_soon()
+        await coordinator.controller._task
+        starts = workers.held["a", part_calls.StartExecutors] = asyncio.Event()
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission("small", executors=1)))
+        while workers.asked(part_calls.StartExecutors)[-1][1].job != "small":
+            await asyncio.sleep(0)
+        assert (await coordinator.cluster.need(ASK)).slots == 0.0
+        starts.set()
+        await submitted
+        await coordinator.close()
+
+    asyncio.run(run())
