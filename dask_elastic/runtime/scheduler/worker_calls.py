@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +12,7 @@ from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, mess
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
-from dask_elastic.vocab.errors import ElasticError, NodeLost, UnknownJob
+from dask_elastic.vocab.errors import ElasticError, JobEnded, NodeLost, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 DISPENSABLE_SECONDS = 5.0
 """Timeout of a call to a node without which the job goes on."""
+
+REPORT_SECONDS = 5.0
+"""Seconds within which a part that has ended by itself reports why."""
 
 PINGS = 2
 """Unanswered pings after which a worker counts as hung; the scheduler may have been busy during one of them."""
@@ -146,7 +150,7 @@ class WorkerCalls:
         try:
             found[node] = await asyncio.wait_for(self.one(address, call), DISPENSABLE_SECONDS)
         except Relayed as error:
-            if not isinstance(load_error(error.data), UnknownJob):
+            if not _relays(error, UnknownJob):
                 raise
         except (NodeLost, TimeoutError) as error:
             logger.info("job %r: %s has not answered %s: %r", record.name, address, call.operation, error)
@@ -158,17 +162,29 @@ class WorkerCalls:
         ------
         NodeLost
             If it answers, but hosts no part of the job: its process was replaced, for example.
+        Relayed
+            The error that the handler raised there. A part that has ended by itself reports why, which comes first.
         """
         running = record.live and not record.starting and record.runs(call.generation)
         try:
             return await self.one(address, call)
         except Relayed as error:
-            if not isinstance(load_error(error.data), UnknownJob):
+            if _relays(error, JobEnded):
+                await self._until_reported(record, call.generation)
+            if not _relays(error, UnknownJob):
                 raise
             if not (running and record.live and not record.starting and record.runs(call.generation)):
                 raise
             self.on_part_lost(record, address)
             raise NodeLost(f"worker {address} hosts no part of job {record.name!r} any more") from error
+
+    @staticmethod
+    async def _until_reported(record: JobRecord, generation: int) -> None:
+        """Return when a generation has ended of which a part has, or if that part does not report why in time."""
+        if record.live and record.runs(generation):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await record.over()
 
     async def tell(self, record: JobRecord, call: PartCall[Any]) -> None:
         """Call every node of a job that is still registered; errors are logged."""
@@ -176,6 +192,14 @@ class WorkerCalls:
         for result in await asyncio.gather(*(self.one(a, call) for a in present), return_exceptions=True):
             if isinstance(result, BaseException):
                 logger.warning("job %r: %s: %s", record.name, call.operation, result)
+
+
+def _relays(error: Relayed, kind: type[ElasticError]) -> bool:
+    """Return whether a worker has relayed an error of a kind; the scheduler may lack the classes of others."""
+    try:
+        return isinstance(load_error(error.data), kind)
+    except Exception:  # loading an object of user code may raise any exception
+        return False
 
 
 async def unless_over(record: JobRecord, call: Awaitable[T], gone: Callable[[JobRecord], ElasticError]) -> T:

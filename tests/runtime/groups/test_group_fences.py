@@ -12,7 +12,7 @@ from dask_elastic.runtime.protocol.group_calls import ForgetGroups, HoldGroups
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
 from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
-from dask_elastic.vocab.errors import MoveRefused, ProtocolError, UnknownJob
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
 GIVES = ExecutorId("op", 0)
@@ -84,7 +84,7 @@ def test_fence_is_aborted_with_the_job(moves):
     moves.abort()
     thread.join(100)
     assert ended == ["aborted"]
-    with pytest.raises(UnknownJob, match="job 'job' ended while groups of 'op' moved"):
+    with pytest.raises(JobEnded, match="job 'job' ended while groups of 'op' moved"):
         waited.result(100)
 
 

@@ -12,7 +12,7 @@ from dask_elastic.runtime.protocol.group_calls import GroupsMoved, MoveGroups
 from dask_elastic.runtime.protocol.job_calls import Stop
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import dump_error
+from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import CheckpointError, JobEnded, MoveRefused, ProtocolError
 
@@ -128,6 +128,24 @@ def test_error_after_the_switch_ends_the_generation(job):
         await record.ended(100)
         assert record.status is Status.FAILED
         assert record.groups.moving is None
+
+    job(test)
+
+
+@pytest.mark.parametrize("kind", [group_calls.CopyGroups, group_calls.SwitchGroups])
+def test_error_of_user_code_during_the_move_is_that_of_the_job(job, fake, kind):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["a", kind] = JobEnded("job 'job' has ended on this worker")
+        moving = asyncio.ensure_future(coordinator.groups.move_groups(MOVE))
+        while not scheduler.asked(kind):
+            await asyncio.sleep(0)
+        await fake.settle()
+        assert record.status is Status.RUNNING, "the report that says why is under way"
+        report = fake.empty_report(complete=False, error=dump_error(ValueError("no such key")))
+        await coordinator.health.report(fake.report_call(record, 0, report))
+        with pytest.raises(JobEnded, match="has failed while key groups moved"):
+            await moving
+        assert str(load_error(record.error)) == "no such key"
 
     job(test)
 

@@ -12,7 +12,8 @@ from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, MoveH
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Stop
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
+from dask_elastic.runtime.scheduler import worker_calls
 from dask_elastic.vocab.errors import (
     JobEnded,
     MoveRefused,
@@ -21,6 +22,7 @@ from dask_elastic.vocab.errors import (
     ProtocolError,
     UnknownJob,
     UnknownOperator,
+    UserCodeError,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -228,6 +230,36 @@ def test_unknown_failure_of_a_move_fails_a_job_without_checkpoints(job):
         assert record.status is Status.FAILED
         error = str(load_error(record.error))
         assert error == "the home of op0[0] of job 'job' could not be moved: a fence came back twice"
+
+    job(test)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_error_of_user_code_during_the_move_is_that_of_the_job(job, fake, tmp_path, durable):
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["a", MoveHome] = JobEnded("job 'job' ended while op0[0] moved")
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await until(lambda: scheduler.asked(MoveHome))
+        await fake.settle()
+        assert record.status is Status.RUNNING, "the report that says why is under way"
+        error = dump_error(UserCodeError("op0", "ZeroDivisionError: division by zero", 3, 1))
+        report = fake.empty_report(complete=False, error=error)
+        await coordinator.health.report(fake.report_call(record, 0, report))
+        with pytest.raises(JobEnded, match="has failed while an executor moved"):
+            await moving
+        assert (record.status, record.error) == (Status.FAILED, error)
+
+    job(test, **({"checkpoint": str(tmp_path), "checkpoint_interval": 3600.0} if durable else {}))
+
+
+def test_part_that_has_ended_and_does_not_report_why_fails_the_job(job, monkeypatch):
+    monkeypatch.setattr(worker_calls, "REPORT_SECONDS", 0.01)
+
+    async def test(coordinator, scheduler, record):
+        scheduler.answers["a", MoveHome] = JobEnded("job 'job' ended while op0[0] moved")
+        with pytest.raises(Exception, match="another process"):
+            await coordinator.homes.move_executor(MOVE)
+        assert "could not be moved: job 'job' ended while op0[0] moved" in str(load_error(record.error))
 
     job(test)
 

@@ -14,7 +14,7 @@ from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.home_calls import HomeMoved
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.vocab.batch import Batch
-from dask_elastic.vocab.errors import MoveRefused, NodeLost, ProtocolError, UnknownJob
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, NodeLost, ProtocolError
 from dask_elastic.vocab.watermark import Watermark
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -140,7 +140,7 @@ def test_end_of_the_job_ends_every_wait_of_a_move(old, wait_for):
     old.moves.abort()
     thread.join(100)
     assert not thread.is_alive()
-    with pytest.raises(UnknownJob, match=r"job 'job' ended while op\[0\] moved"):
+    with pytest.raises(JobEnded, match=r"job 'job' ended while op\[0\] moved"):
         result.result(0)
     assert old.errors == []
 
@@ -153,6 +153,19 @@ def test_end_of_the_job_ends_the_wait_for_the_new_home(old, wait_for):
         old.moves.fence_passed(FIRST, node)
     wait_for(lambda: old.node.calls)
     old.moves.abort()
+    thread.join(100)
+    assert not thread.is_alive()
+    assert old.errors == []
+
+
+def test_end_of_the_job_at_the_new_home_is_reported_there_alone(old, wait_for):
+    old.moves.begin(FIRST, AFTER, 1)
+    thread = drained(old)
+    fenced(old, wait_for)
+    for node in (0, 2, 3):
+        old.moves.fence_passed(FIRST, node)
+    wait_for(lambda: old.node.calls)
+    old.node.answer.set_exception(JobEnded("job 'job' has ended on worker three"))
     thread.join(100)
     assert not thread.is_alive()
     assert old.errors == []
@@ -291,6 +304,6 @@ def test_executor_that_leaves_and_returns_while_its_release_ends_is_awaited(old,
 def test_move_that_begins_when_the_job_has_just_ended_ends(old):
     old.threads.end()
     old.moves.abort()
-    with pytest.raises(UnknownJob, match=r"job 'job' ended while op\[0\] moved"):
+    with pytest.raises(JobEnded, match=r"job 'job' ended while op\[0\] moved"):
         old.moves.begin(FIRST, AFTER, 1).result(0)
     assert old.node.sent == []

@@ -13,7 +13,7 @@ from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
-from dask_elastic.vocab.errors import MoveRefused
+from dask_elastic.vocab.errors import JobEnded
 
 
 class GroupHandlers:
@@ -79,7 +79,7 @@ class GroupHandlers:
     def _groups(self, call: PartCall[Any]) -> GroupMoves:
         part = self._part(call)
         if part.ended:
-            raise MoveRefused(f"job {call.job!r} has ended on worker {self._node.address}")
+            raise JobEnded(f"job {call.job!r} has ended on worker {self._node.address}")
         return part.groups
 
 

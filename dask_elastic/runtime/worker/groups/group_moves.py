@@ -37,7 +37,7 @@ from dask_elastic.runtime.worker.groups.group_threads import GroupThreads
 from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
 from dask_elastic.runtime.worker.homes.awaited_answers import AwaitedAnswers
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
-from dask_elastic.vocab.errors import MoveRefused, ProtocolError, UnknownJob
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -320,7 +320,7 @@ class GroupMoves:
             one.end(Aborted())
         if move is not None:
             job = self._part.members.spec.job
-            move.abort(UnknownJob(f"job {job!r} ended while groups of {move.operator!r} moved"))
+            move.abort(JobEnded(f"job {job!r} ended while groups of {move.operator!r} moved"))
 
     # the parts
 
@@ -359,11 +359,18 @@ class GroupMoves:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """End the job by an error in the block: some instances may have switched, or tasks been run."""
+        """End the job by an error in the block: some instances may have switched, or tasks been run.
+
+        Raises
+        ------
+        JobEnded
+            In place of the error, which this worker reports.
+        """
+        ended = JobEnded(f"job {self._part.members.spec.job!r} has ended on this worker")
         try:
             yield
         except Aborted:
-            raise UnknownJob(f"job {self._part.members.spec.job!r} has ended on this worker") from None
+            raise ended from None
         except Exception as error:  # becomes the job's error, as in the task's own thread
             self._part.fail(error)
-            raise
+            raise ended from error

@@ -19,6 +19,7 @@ from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
 from dask_elastic.executor.processor import Processor
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.homes.awaited_answers import reported_there
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -79,7 +80,11 @@ class GroupThreads(ExecutorThreads):
 
     def give(self, version: int) -> None:
         """Let the groups that leave in a move leave, in a thread of its own."""
-        self.threads.start(f"{self.identity}-gives", partial(run, self.driver.give(version)))
+        self.threads.start(f"{self.identity}-gives", partial(self._give, version))
+
+    def _give(self, version: int) -> None:
+        with reported_there():
+            run(self.driver.give(version))
 
     def copy_groups(self, version: int, loses: Mapping[int, int]) -> None:
         """Copy the state of groups that are about to leave, in the calling thread, which must not read connections."""

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from typing import TypeVar
+
+from dask_elastic.runtime.transport.credit import Aborted
+from dask_elastic.vocab.errors import JobEnded
 
 T = TypeVar("T")
 
@@ -46,3 +51,22 @@ class AwaitedAnswers:
             calling = self._calling
         if calling is not None:
             calling.cancel()
+
+
+@contextmanager
+def reported_there() -> Iterator[None]:
+    """Raise `Aborted` in place of `JobEnded` in the block: the worker where the job has ended reports why.
+
+    Reported from here, that would be taken for the cause.
+
+    Examples
+    --------
+    >>> with reported_there():
+    ...     raise JobEnded("job 'rides' has ended on worker tcp://10.0.0.2:40001")
+    Traceback (most recent call last):
+    dask_elastic.runtime.transport.credit.Aborted
+    """
+    try:
+        yield
+    except JobEnded:
+        raise Aborted from None

@@ -11,7 +11,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
-from dask_elastic.vocab.errors import MoveRefused
+from dask_elastic.vocab.errors import JobEnded
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -76,5 +76,5 @@ class HomeHandlers:
     def _running(self, call: PartCall[Any]) -> JobPart:
         part = self._part(call)
         if part.ended:
-            raise MoveRefused(f"job {call.job!r} has ended on worker {self._node.address}")
+            raise JobEnded(f"job {call.job!r} has ended on worker {self._node.address}")
         return part

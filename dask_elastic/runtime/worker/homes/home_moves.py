@@ -23,11 +23,12 @@ from dask_elastic.migration.home_move import HomeEvent
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.home_calls import HomeMoved
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
+from dask_elastic.runtime.worker.homes.awaited_answers import reported_there
 from dask_elastic.runtime.worker.homes.departure import Departure
 from dask_elastic.runtime.worker.homes.handover_message import message_of
 from dask_elastic.runtime.worker.homes.home_copies import HomeCopies, StateCopy
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
-from dask_elastic.vocab.errors import MoveRefused, NodeLost, UnknownJob
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, NodeLost
 from dask_elastic.vocab.identity import ExecutorId
 
 logger = logging.getLogger("dask_elastic.node")
@@ -188,7 +189,7 @@ class HomeMoves:
         Raises
         ------
         Aborted
-            If the job ends meanwhile.
+            If the job ends meanwhile, here or at the new home.
         NodeLost
             If a node is lost without which the job cannot go on.
         """
@@ -200,7 +201,8 @@ class HomeMoves:
         self._send_fences(departure)
         copy = self.copies.use(executor, home.executor.store, departure.table)
         copy.answers, before = departure.answers, copy.rows.nbytes
-        rest = self._send_rest(executor, copy)
+        with reported_there():
+            rest = self._send_rest(executor, copy)
         departure.wait_for_fences()
         spec = part.members.spec
         handover = home.driver.handover(copy.rows, copy.rows.portions - bool(rest), rest)
@@ -210,7 +212,8 @@ class HomeMoves:
             computes = home.executor.store.stores(executor.component)
             chains = {name: part.checkpoints.keeper.left(ExecutorId(name, executor.index)) for name in computes}
         call = message_of(spec.generation_id, executor, *handover, credit, chains, departure.cores)
-        cores = departure.answers.of(self._node.call_worker(spec.nodes[departure.target], call))
+        with reported_there():
+            cores = departure.answers.of(self._node.call_worker(spec.nodes[departure.target], call))
         departure.handle(HomeEvent.INSTALLED)
         part.stores.remove(executor, home.executor.store)
         moved = HomeMoved(copy.rows.nbytes, copy.rows.nbytes - before, departure.seconds, cores)
@@ -252,4 +255,4 @@ class HomeMoves:
         """End every wait: the job has ended here."""
         self.copies.abort(MoveRefused(f"job {self._part.members.spec.job!r} has ended"))
         for departure in list(self._departures.values()):
-            departure.abort(UnknownJob(f"job {self._part.members.spec.job!r} ended while {departure.executor} moved"))
+            departure.abort(JobEnded(f"job {self._part.members.spec.job!r} ended while {departure.executor} moved"))
