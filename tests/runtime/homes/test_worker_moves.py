@@ -158,17 +158,26 @@ def test_end_of_the_job_ends_the_wait_for_the_new_home(old, wait_for):
     assert old.errors == []
 
 
-def test_end_of_the_job_at_the_new_home_is_reported_there_alone(old, wait_for):
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        (JobEnded("job 'job' has ended on worker three"), []),
+        (OSError("connection reset"), ["the home of op[0] could not be moved: connection reset"]),
+        (MoveRefused("node 3 does not await it"), ["the home of op[0] could not be moved: node 3 does not await it"]),
+    ],
+)
+def test_error_of_the_new_home_is_a_loss_unless_the_job_has_ended_there(old, wait_for, error, reported):
     old.moves.begin(FIRST, AFTER, 1)
     thread = drained(old)
     fenced(old, wait_for)
     for node in (0, 2, 3):
         old.moves.fence_passed(FIRST, node)
     wait_for(lambda: old.node.calls)
-    old.node.answer.set_exception(JobEnded("job 'job' has ended on worker three"))
+    old.node.answer.set_exception(error)
     thread.join(100)
     assert not thread.is_alive()
-    assert old.errors == []
+    assert [str(error) for error in old.errors] == reported
+    assert all(isinstance(error, NodeLost) for error in old.errors), "a job with checkpoints restarts"
 
 
 # other nodes

@@ -35,7 +35,7 @@ from dask_elastic.runtime.worker.groups.group_exchange import GroupExchange
 from dask_elastic.runtime.worker.groups.group_message import copied_message, copied_of, handed_of, message_of
 from dask_elastic.runtime.worker.groups.group_threads import GroupThreads
 from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
-from dask_elastic.runtime.worker.homes.awaited_answers import AwaitedAnswers
+from dask_elastic.runtime.worker.homes.awaited_answers import AwaitedAnswers, handing_over
 from dask_elastic.runtime.worker.homes.moving_part import MovingNode, MovingPart
 from dask_elastic.vocab.errors import JobEnded, MoveRefused, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
@@ -193,7 +193,7 @@ class GroupMoves:
     def _install(self, executor: ExecutorId, handed: HandedGroups) -> None:
         move = self._current(executor.component, handed.version)
         move.got(handed.nbytes)
-        with self._guarded():
+        with self._guarded(), handing_over(f"key groups could not be moved to {executor}"):
             self._home(executor).receive_groups(handed)
 
     # what executors report (GroupReports)

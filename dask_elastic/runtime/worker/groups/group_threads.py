@@ -19,7 +19,7 @@ from dask_elastic.executor.groups.handed_groups import HandedGroups
 from dask_elastic.executor.groups.outgoing_groups import OutgoingGroups
 from dask_elastic.executor.processor import Processor
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
-from dask_elastic.runtime.worker.homes.awaited_answers import reported_there
+from dask_elastic.runtime.worker.homes.awaited_answers import handing_over
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -83,7 +83,7 @@ class GroupThreads(ExecutorThreads):
         self.threads.start(f"{self.identity}-gives", partial(self._give, version))
 
     def _give(self, version: int) -> None:
-        with reported_there():
+        with handing_over(f"key groups of {self.identity} could not be moved"):
             run(self.driver.give(version))
 
     def copy_groups(self, version: int, loses: Mapping[int, int]) -> None:

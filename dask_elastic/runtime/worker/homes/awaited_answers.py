@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from dask_elastic.runtime.transport.credit import Aborted
-from dask_elastic.vocab.errors import JobEnded
+from dask_elastic.vocab.errors import JobEnded, NodeLost
 
 T = TypeVar("T")
 
@@ -54,19 +54,39 @@ class AwaitedAnswers:
 
 
 @contextmanager
-def reported_there() -> Iterator[None]:
-    """Raise `Aborted` in place of `JobEnded` in the block: the worker where the job has ended reports why.
+def handing_over(what: str) -> Iterator[None]:
+    """Raise `NodeLost` in place of errors in the block: what is handed over to another worker may be at neither.
 
-    Reported from here, that would be taken for the cause.
+    If the job has ended at the other worker, that one reports why.
+
+    Parameters
+    ----------
+    what : str
+        What is handed over, with a verb.
+
+    Raises
+    ------
+    Aborted
+        If the job has ended, here or at the other worker.
+    NodeLost
+        After any other error.
 
     Examples
     --------
-    >>> with reported_there():
+    >>> with handing_over("the home of rides[0] could not be moved"):
+    ...     raise OSError("connection reset")
+    Traceback (most recent call last):
+    dask_elastic.vocab.errors.NodeLost: the home of rides[0] could not be moved: connection reset
+    >>> with handing_over("the home of rides[0] could not be moved"):
     ...     raise JobEnded("job 'rides' has ended on worker tcp://10.0.0.2:40001")
     Traceback (most recent call last):
     dask_elastic.runtime.transport.credit.Aborted
     """
     try:
         yield
+    except (Aborted, NodeLost):
+        raise
     except JobEnded:
         raise Aborted from None
+    except Exception as error:  # whatever it is, the job continues from its newest checkpoint, if it has any
+        raise NodeLost(f"{what}: {error}") from error

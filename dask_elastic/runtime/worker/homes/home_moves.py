@@ -23,7 +23,7 @@ from dask_elastic.migration.home_move import HomeEvent
 from dask_elastic.routing.home_table import HomeTable
 from dask_elastic.runtime.protocol.home_calls import HomeMoved
 from dask_elastic.runtime.worker.executor_threads import ExecutorThreads
-from dask_elastic.runtime.worker.homes.awaited_answers import reported_there
+from dask_elastic.runtime.worker.homes.awaited_answers import handing_over
 from dask_elastic.runtime.worker.homes.departure import Departure
 from dask_elastic.runtime.worker.homes.handover_message import message_of
 from dask_elastic.runtime.worker.homes.home_copies import HomeCopies, StateCopy
@@ -191,8 +191,12 @@ class HomeMoves:
         Aborted
             If the job ends meanwhile, here or at the new home.
         NodeLost
-            If a node is lost without which the job cannot go on.
+            If a node is lost without which the job cannot go on, or the executor cannot be handed over.
         """
+        with handing_over(f"the home of {home.identity} could not be moved"):
+            self._hand_over(home)
+
+    def _hand_over(self, home: ExecutorThreads) -> None:
         executor, part = home.identity, self._part
         departure = self._departures[executor]
         departure.handle(HomeEvent.DRAINED)
@@ -201,8 +205,7 @@ class HomeMoves:
         self._send_fences(departure)
         copy = self.copies.use(executor, home.executor.store, departure.table)
         copy.answers, before = departure.answers, copy.rows.nbytes
-        with reported_there():
-            rest = self._send_rest(executor, copy)
+        rest = self._send_rest(executor, copy)
         departure.wait_for_fences()
         spec = part.members.spec
         handover = home.driver.handover(copy.rows, copy.rows.portions - bool(rest), rest)
@@ -212,8 +215,7 @@ class HomeMoves:
             computes = home.executor.store.stores(executor.component)
             chains = {name: part.checkpoints.keeper.left(ExecutorId(name, executor.index)) for name in computes}
         call = message_of(spec.generation_id, executor, *handover, credit, chains, departure.cores)
-        with reported_there():
-            cores = departure.answers.of(self._node.call_worker(spec.nodes[departure.target], call))
+        cores = departure.answers.of(self._node.call_worker(spec.nodes[departure.target], call))
         departure.handle(HomeEvent.INSTALLED)
         part.stores.remove(executor, home.executor.store)
         moved = HomeMoved(copy.rows.nbytes, copy.rows.nbytes - before, departure.seconds, cores)
