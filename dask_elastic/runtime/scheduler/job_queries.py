@@ -81,9 +81,21 @@ class JobQueries:
 
         async def ask(record: JobRecord) -> tuple[ExecutorAssignment, ...]:
             async with _still(record):
-                return await self._joined(record, part_calls.Assignment(*record.generation_id))
+                return await self._assignment(record)
 
         return await self._answered(call.job, ask)
+
+    async def _assignment(self, record: JobRecord) -> tuple[ExecutorAssignment, ...]:
+        """Ask all nodes, again if an executor was on its way to another home: it is missing then, or listed twice."""
+        homes = record.homes
+        while True:
+            before = homes.current
+            found = await self._joined(record, part_calls.Assignment(*record.generation_id))
+            listed = sorted((one.operator, one.executor) for one in found)
+            is_still = before is not None and homes.current == before
+            if listed == sorted(record.cores) or is_still or record.homes is not homes:
+                return found
+            await homes.settled()
 
     async def state(self, call: job_calls.State) -> tuple[Payload, ...]:
         """Return the state of a stateful operator, or the row of one key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import Describe, MoveExecutor, MoveShard, SetCores
+from dask_elastic.runtime.protocol.job_description import ExecutorAssignment
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler import membership
@@ -194,6 +196,55 @@ def test_read_that_the_old_home_refuses_during_a_move_is_repeated_at_the_new_one
         await coordinator.homes.move_executor(MOVE)
         late.set()
         assert [bytes(part) for part in await reading] == [b"b"]
+
+    job(test)
+
+
+@pytest.fixture
+def assigned():
+    """Return a function that lets two workers answer which executors are at home there while one moves."""
+
+    def answer(scheduler, record):
+        one = ExecutorAssignment("op0", 0, 0, (0, 0, 0, 0), {0: 0})
+
+        def at_the_old_home(call):
+            # It hands the executor over before it answers that the move has ended.
+            return () if scheduler.asked(MoveHome) else (one,)
+
+        def at_the_new_home(call):
+            return (replace(one, home=1),) if record.homes.of("op0") == (1,) else ()
+
+        scheduler.answers["a", part_calls.Assignment] = at_the_old_home
+        scheduler.answers["b", part_calls.Assignment] = at_the_new_home
+
+    return answer
+
+
+def test_assignment_lists_an_executor_that_is_on_its_way_once_it_has_arrived(job, fake, assigned):
+    async def test(coordinator, scheduler, record):
+        assigned(scheduler, record)
+        gate = scheduler.held["a", MoveHome] = asyncio.Event()
+        moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
+        await until(lambda: scheduler.asked(MoveHome))
+        asking = asyncio.ensure_future(coordinator.queries.assignment(job_calls.Assignment("job")))
+        await fake.settle()
+        assert not asking.done()
+        gate.set()
+        await moving
+        assert [one.home for one in await asking] == [1]
+
+    job(test)
+
+
+def test_assignment_lists_an_executor_once_that_moves_between_the_answers_of_two_nodes(job, assigned):
+    async def test(coordinator, scheduler, record):
+        assigned(scheduler, record)
+        gate = scheduler.held["b", part_calls.Assignment] = asyncio.Event()
+        asking = asyncio.ensure_future(coordinator.queries.assignment(job_calls.Assignment("job")))
+        await until(lambda: len(scheduler.asked(part_calls.Assignment)) == 2)
+        await coordinator.homes.move_executor(MOVE)
+        gate.set()
+        assert [one.home for one in await asking] == [1]
 
     job(test)
 

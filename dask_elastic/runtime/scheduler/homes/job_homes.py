@@ -89,6 +89,13 @@ class JobHomes:
         return self._tables
 
     @property
+    def current(self) -> dict[str, tuple[int, ...]] | None:
+        """The home of each executor of each operator; None while one is on its way to another home."""
+        if not self._settled.is_set():
+            return None
+        return {operator: table.homes for operator, table in self._tables.items()}
+
+    @property
     def fixed(self) -> frozenset[int]:
         """The nodes of sources and sinks."""
         return self._fixed
