@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from dask_elastic.executor.groups.copied_groups import CopiedGroups
-from dask_elastic.runtime.protocol.group_calls import ForgetGroups, HoldGroups
+from dask_elastic.routing.group_table import GroupTable
+from dask_elastic.runtime.protocol.group_calls import CopyGroups, ForgetGroups, HoldGroups
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
 from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
@@ -142,3 +143,14 @@ def test_copy_for_an_executor_here_ends_with_the_job(moves):
     moves.part.threads.ended = True
     with pytest.raises(Aborted):
         moves.send_copied(GIVES, 0, CopiedGroups(4, 0, (), 0, ()))
+
+
+@pytest.mark.parametrize(
+    "call", [CopyGroups("job", 1, "op", 5, {0: 1}), HoldGroups("job", 1, "op", 5, {0: 1}, drains=True)]
+)
+def test_call_of_a_move_that_comes_behind_its_cancellation_is_refused(moves, call):
+    moves.part.members.tier.groups_of = lambda operator: GroupTable.of_owners((0, 1), (0, 1))
+    moves.forget(ForgetGroups("job", 1, "op", 5))
+    with pytest.raises(MoveRefused, match="the move of groups of 'op' to version 5 is cancelled"):
+        (moves.copy if isinstance(call, CopyGroups) else moves.hold)(call)
+    assert moves._move.version == 4, "the move in progress goes on"

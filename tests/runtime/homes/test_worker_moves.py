@@ -253,11 +253,21 @@ def test_executor_is_prepared_and_installed_once(old, new, wait_for):
 
 
 def test_cancelled_arrival_leaves_nothing(new):
-    new.arrivals.cancel(FIRST, 1)
+    new.arrivals.cancel(FIRST, 0)
     new.arrivals.prepare(FIRST, {"op": BEFORE})
     new.arrivals.cancel(FIRST, 1)
     assert new.events == [("expect", FIRST), ("discard", FIRST)]
     assert new.exchange.arrivals == {}
+
+
+def test_executor_whose_move_was_cancelled_before_is_not_awaited_but_by_the_next_move(new):
+    new.arrivals.cancel(FIRST, AFTER.version)
+    with pytest.raises(MoveRefused, match=r"the move of op\[0\] to node 3 is cancelled"):
+        new.arrivals.prepare(FIRST, {"op": BEFORE})
+    assert (new.events, new.exchange.arrivals) == ([], {})
+    # The cancelled move has used one more version.
+    new.arrivals.prepare(FIRST, {"op": HomeTable(AFTER.version + 1, BEFORE.homes)})
+    assert new.events == [("expect", FIRST)]
 
 
 def test_node_that_has_lost_a_needed_one_becomes_no_home(new):

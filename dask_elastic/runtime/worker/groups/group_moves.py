@@ -59,6 +59,8 @@ class GroupMoves:
         self._lock = threading.Lock()
         self._move: LocalMove | None = None
         self._answers: dict[ExecutorId, AwaitedAnswers] = {}
+        # The newest version of each operator to which a move was cancelled: calls may overtake each other.
+        self._over: dict[str, int] = {}
 
     @property
     def _here(self) -> int:
@@ -95,7 +97,13 @@ class GroupMoves:
             move.copied(home.identity)
 
     def _begin(self, call: CopyGroups | HoldGroups, drains: bool) -> LocalMove:
-        """Note a move, in which all executors of the operator here take part if they are drained."""
+        """Note a move, in which all executors of the operator here take part if they are drained.
+
+        Raises
+        ------
+        MoveRefused
+            If it was cancelled.
+        """
         table = self._table(call.operator)
         table.check(call.executors)
         shares = {home.identity: self._share(table, call, home.identity.index) for home in self._homes(call.operator)}
@@ -103,6 +111,8 @@ class GroupMoves:
             shares = {executor: share for executor, share in shares.items() if share.gains or share.loses}
         move = LocalMove(call.operator, call.version, drains, shares)
         with self._lock:
+            if call.version <= self._over.get(call.operator, -1):
+                raise MoveRefused(f"the move of groups of {call.operator!r} to version {call.version} is cancelled")
             self._move = move
         return move
 
@@ -160,6 +170,7 @@ class GroupMoves:
         """End a move that was cancelled; a call that comes late leaves the next move alone."""
         error = MoveRefused(f"the move of groups of {call.operator!r} to version {call.version} is cancelled")
         with self._lock:
+            self._over[call.operator] = max(call.version, self._over.get(call.operator, -1))
             move, copying = self._move, list(self._answers.values())
             if move is not None and (move.operator, move.version) != (call.operator, call.version):
                 move, copying = None, []

@@ -40,7 +40,7 @@ class Arrivals:
         self._lock = threading.Lock()
         self._awaited: set[ExecutorId] = set()
         self._copies: dict[ExecutorId, IncomingCopy] = {}
-        # The newest copies that are over: cancelled, or replaced by later ones.
+        # The versions of the newest moves that are over: cancelled, or replaced by later ones.
         self._over: dict[ExecutorId, int] = {}
 
     def copy(self, call: CopyState) -> None:
@@ -95,7 +95,7 @@ class Arrivals:
         Raises
         ------
         MoveRefused
-            If it is at home here, or awaited already.
+            If it is at home here, or awaited already; or if the move was cancelled: calls may overtake each other.
         NodeLost
             If this node has lost another one without which the job cannot go on.
         """
@@ -103,6 +103,8 @@ class Arrivals:
         with self._lock:
             if executor in part.homes or executor in self._awaited:
                 raise MoveRefused(f"{executor} is at home on node {part.members.node} already, or about to be")
+            if tables[executor.component].version < self._over.get(executor, -1):
+                raise MoveRefused(f"the move of {executor} to node {part.members.node} is cancelled")
             tier.adopt(tables)
             spec = part.members.spec
             for node in tier.settled - {part.members.node}:
