@@ -76,7 +76,7 @@ class Membership:
     async def join_new(self) -> None:
         """Make new workers nodes of every running job; those that are slow to answer become nodes when they answer."""
         for record in self._growing():
-            new = [a for a in self.workers.usable() if a not in record.spec.nodes and self._may_try(a)]
+            new = [a for a in self.workers.usable() if a not in record.spec.nodes and self.may_try(a)]
             asked = [address for address in new if (record, address) not in self._asked]
             if asked:
                 await self._join_answering(record, asked)
@@ -139,7 +139,8 @@ class Membership:
                 return await self._join(record, [address])
         return PlanningError(f"job {record.name!r} takes no workers at present")
 
-    def _may_try(self, address: str) -> bool:
+    def may_try(self, address: str) -> bool:
+        """Return whether a worker may join now: not for a while after it could not."""
         return address not in self._waits or time.monotonic() >= self._waits[address][1]
 
     async def _join(self, record: JobRecord, addresses: list[str]) -> ElasticError | Relayed | None:

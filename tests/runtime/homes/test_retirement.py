@@ -9,13 +9,14 @@ import pytest
 
 import dask_elastic as de
 from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.cluster_calls import Keep
 from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes import retirement
-from dask_elastic.vocab.errors import MoveRefused, PlanningError, UnknownJob
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, PlanningError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -110,6 +111,17 @@ def test_worker_that_joined_the_cluster_just_now_takes_homes(emptied, fake):
         assert "new" in coordinator.needed_workers()
 
     emptied(test, {"a": 4, "b": 4, "c": 4})
+
+
+def test_homes_move_to_another_worker_if_the_first_choice_does_not_answer(emptied):
+    async def test(coordinator, scheduler, record):
+        scheduler.add("A", 16)
+        scheduler.answers["A", Version] = NodeLost("no answer")
+        await coordinator.retirement.retire(Retire(("b",), timeout=60))
+        assert {record.nodes[node] for node in record.homes.of("op0")} <= {"a", "c"}
+        assert [address for address, _ in scheduler.asked(Version)].count("A") == 1
+
+    emptied(test)
 
 
 def test_worker_stays_if_no_other_is_left_for_its_executors(emptied):

@@ -270,8 +270,10 @@ class Retirement:
         PlanningError
             If no worker is left.
         """
-        held, stay = self.jobs.held(), self.workers.usable()
+        held, usable = self.jobs.held(), self.workers.usable()
         own, nodes = record.cores[executor.component, executor.index], record.nodes
+        # One that hangs would be the best choice at each attempt.
+        stay = [one for one in usable if one in nodes or self.membership.may_try(one)] or usable
         candidates = []
         for place, address in enumerate(stay):
             node = nodes.index(address) if address in nodes else None
