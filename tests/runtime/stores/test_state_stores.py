@@ -85,6 +85,21 @@ def test_largest_movable_store_moves_when_memory_is_short(tmp_path):
     assert "small" not in str(error)
 
 
+@pytest.mark.parametrize(("own", "moves"), [("auto", True), ("memory", False)])
+def test_state_that_comes_here_moves_when_memory_is_short(tmp_path, own, moves):
+    stores, started = stores_of(tmp_path, state_store="memory"), []
+    comes = ComponentStore(1, lambda hashes: np.zeros(len(hashes), np.intp))
+    stores.place([Compute("a", ("k",), {"n": Count()}, store=own)], comes)
+    comes.declare(pa.schema({"k": pa.int64()}), [Field("n", np.dtype(np.int64))])
+    comes.grant(0, 0)
+    fill(comes, 1_000)
+    stores.expect(ExecutorId("a", 0), comes)
+    assert stores.relieve_soon(lambda name, run: started.append(run)) == moves
+    for run in started:
+        run()
+    assert (comes.storage.on_disk, len(comes)) == (moves, 1_000)
+
+
 def test_thread_moves_stores_and_a_worker_without_any_left_is_told(tmp_path):
     stores, started = stores_of(tmp_path, state_store="auto"), []
     store, empty = added(stores, "a"), added(stores, "b")

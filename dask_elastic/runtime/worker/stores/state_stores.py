@@ -44,7 +44,6 @@ class StateStores:
         self._memory = memory
         self._stores: dict[ExecutorId, KeyedStore] = {}
         self._expected: dict[ExecutorId, ComponentStore] = {}
-        self._movable: set[ExecutorId] = set()
         self._relieving = False
         self._relieved = True
 
@@ -68,9 +67,7 @@ class StateStores:
         for number, operator in enumerate(computes):
             own = store.behind(operator.name) if number else store
             identity = ExecutorId(operator.name, executor.index)
-            self._movable.discard(identity)
-            if self._place(operator, own) == "auto":
-                self._movable.add(identity)
+            self._place(operator, own)
             self._stores[identity] = own
 
     def place(self, computes: Iterable[Compute], store: ComponentStore) -> None:
@@ -84,7 +81,7 @@ class StateStores:
         for number, operator in enumerate(computes):
             self._place(operator, store.behind(operator.name) if number else store)
 
-    def _place(self, operator: Compute, store: KeyedStore) -> str:
+    def _place(self, operator: Compute, store: KeyedStore) -> None:
         kept = operator.store or self._options.state_store
         store.reserve = self._memory.reserve
         store.address_space = self._memory.limit or psutil.virtual_memory().total
@@ -92,7 +89,6 @@ class StateStores:
             store.move(self._storage)
         elif kept == "auto":
             store.overflow = self._overflow
-        return kept
 
     def expect(self, executor: ExecutorId, store: ComponentStore) -> None:
         """Take the state of an executor that may come here; remote tasks of it may have other state here meanwhile."""
@@ -116,6 +112,10 @@ class StateStores:
     def _in_memory(self) -> list[tuple[ExecutorId, KeyedStore]]:
         expected = [(e, part) for e, store in list(self._expected.items()) for part in (store, *store.fused.values())]
         return [(e, store) for e, store in [*list(self._stores.items()), *expected] if not store.storage.on_disk]
+
+    def _movable(self) -> list[tuple[ExecutorId, KeyedStore]]:
+        """Return the stores in memory that may be on disk, also of state that comes here."""
+        return [(executor, store) for executor, store in self._in_memory() if store.overflow == self._overflow]
 
     def _overflow(self, nbytes: int) -> DiskStorage | None:
         """Return the storage to which a store moves before it grows by `nbytes`; called under the store's lock."""
@@ -148,7 +148,7 @@ class StateStores:
         if not self._relieved:
             self._relieved = True
             return False
-        if not any(executor in self._movable for executor, _ in self._in_memory()):
+        if not self._movable():
             return False
         self._relieving = True
         try:
@@ -168,7 +168,7 @@ class StateStores:
     def relieve(self) -> bool:
         """Move the largest store that may be on disk there, because memory is short; returns whether one was moved."""
         # Remote tasks may end meanwhile, and `remove` forget their store.
-        movable = [(store.state_bytes(), e, store) for e, store in self._in_memory() if e in self._movable]
+        movable = [(store.state_bytes(), executor, store) for executor, store in self._movable()]
         nbytes, executor, store = max(movable, key=lambda found: found[0], default=(0, None, None))
         if store is None or not nbytes:
             return False
