@@ -128,6 +128,17 @@ def test_copy_to_a_lost_node_ends(old, threads):
     goes_on.set()
 
 
+def test_no_copy_begins_to_a_node_that_this_one_has_lost(old, threads):
+    # It hangs, and the scheduler has not noticed.
+    old.members.lose(3)
+    with pytest.raises(MoveRefused, match=r"op\[0\] stays: its new home was lost"):
+        old.moves.copies.begin(FIRST, AFTER).result(100)
+    for thread in threads:
+        thread.join(100)
+    assert old.node.portions == []
+    assert old.homes[FIRST].executor.store.slots.uncopied is None
+
+
 def test_error_of_the_other_node_ends_the_copy_and_not_the_job(old, threads):
     write(old.homes[FIRST], range(KEYS))
 

@@ -71,7 +71,7 @@ class HomeCopies:
         Raises
         ------
         MoveRefused
-            If it is not at home here, or has finished.
+            If it is not at home here, or has finished. The result is `MoveRefused` if the other node is lost.
         """
         home = self._part.homes.get(executor)
         if home is None:
@@ -85,6 +85,9 @@ class HomeCopies:
         if self._part.threads.ended:
             # What ends the waits may have come before.
             self.abort(MoveRefused(f"{executor} does not move: the job has ended"))
+        elif copy.rows.target in self._part.members.left:
+            # This node has lost it before the scheduler: a worker that hangs would be awaited for ever.
+            self.node_left(copy.rows.target)
         else:
             self._part.threads.start(f"{executor}-copy", partial(self._run, executor, copy))
         return copy.result
