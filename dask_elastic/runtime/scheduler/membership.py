@@ -272,14 +272,24 @@ class Membership:
                 return
         incarnation = record.incarnations.get(node, 0)
         record.leave(address)
-        try:
-            await self._announce(record, record.spec)
-        except (ElasticError, Relayed) as error:
-            # A node that does not answer is lost itself; if it joins again it gets the new nodes with its part.
-            logger.warning("job %r: not every node knows that %s has left: %s", record.name, address, error)
+        await self._announce_to_most(record, record.spec, f"{address} has left")
         if address in self.workers:
             self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
             await self._dismiss(record, before.generation_id, [address], incarnation)
+
+    async def _announce_to_most(self, record: JobRecord, spec: JobSpec, what: str) -> None:
+        """Announce the nodes; one that does not answer is lost itself, and gets them with its part if it joins again.
+
+        Raises
+        ------
+        PlanningError
+            If the job was restarted.
+        """
+        _require_generation(record, spec)
+        try:
+            await self._announce(record, spec)
+        except (ElasticError, Relayed) as error:
+            logger.warning("job %r: not every node knows that %s: %s", record.name, what, cause_of(error))
 
     async def _replace_cores(self, record: JobRecord, key: ExecutorKey, node: int) -> None:
         generation = record.spec.generation
@@ -311,7 +321,9 @@ class Membership:
                 record.receive(node, report)
             if new and record.live:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
-                await self._announce(record, spec)
+                leaving = ", ".join(record.nodes[node] for node in sorted(new))
+                await self._announce_to_most(record, spec, f"{leaving} may leave")
+                _require_generation(record, spec)
                 record.spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
 
 

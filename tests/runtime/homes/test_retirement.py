@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from dask_elastic.runtime.protocol.cluster_calls import Keep
 from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Retire, SetCores, Stop
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler import membership
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.homes import retirement
 from dask_elastic.vocab.errors import MoveRefused, NodeLost, PlanningError, UnknownJob
@@ -120,6 +122,21 @@ def test_homes_move_to_another_worker_if_the_first_choice_does_not_answer(emptie
         await coordinator.retirement.retire(Retire(("b",), timeout=60))
         assert {record.nodes[node] for node in record.homes.of("op0")} <= {"a", "c"}
         assert [address for address, _ in scheduler.asked(Version)].count("A") == 1
+
+    emptied(test)
+
+
+def test_worker_that_hangs_and_holds_nothing_does_not_fail_the_retirement_of_another_one(emptied, monkeypatch):
+    monkeypatch.setattr(membership, "ANSWER_SECONDS", 0.01)
+
+    async def test(coordinator, scheduler, record):
+        for index, other in enumerate("aa"):
+            await coordinator.homes.move_executor(MoveExecutor("job", "op0", index, other))
+        assert record.spec.guests == (2, 1)
+        record.spec = replace(record.spec, guests=(2,))
+        scheduler.held["c", part_calls.Members] = asyncio.Event()
+        await coordinator.retirement.retire(Retire(("b",), timeout=60))
+        assert record.spec.guests == (2, 1)
 
     emptied(test)
 
