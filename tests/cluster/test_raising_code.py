@@ -272,8 +272,8 @@ class SlowEnd:
         self.node = node
         self.made = threading.Event()
         self.held = 0
-        self._report, self._end = node._report, LeaseGate.end
-        patch.setattr(node, "_report", self.report)
+        self._report, self._end = node.reports.report, LeaseGate.end
+        patch.setattr(node.reports, "report", self.report)
         patch.setattr(LeaseGate, "end", lambda gate: self.end(gate))
 
     async def report(self, part):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import Call
@@ -344,10 +345,32 @@ class SuspectBatch(NamedTuple):
     batch: int
 
 
-class Report(Call[float]):
-    """Report on a job's part; the answer is the length of the part's lease from the call on, seconds.
+class Fate(Enum):
+    """What becomes of a part of a job, as far as the scheduler knows."""
 
-    The lease is 0 if the part must not emit any more, and for jobs without checkpoints, which need none.
+    RUNS = "runs"
+    ENDS = "ends"
+    DROPPED = "dropped"
+
+
+class ReportAnswer(NamedTuple):
+    """What the scheduler answers to a report.
+
+    Parameters
+    ----------
+    lease : float
+        The length of the part's lease from the call on, seconds; 0 if the part must not emit any more, and for jobs
+        without checkpoints, which need none.
+    fate : Fate
+        Whether the part ends because its job has ended, or is dropped because the job goes on without it or is unknown.
+    """
+
+    lease: float = 0.0
+    fate: Fate = Fate.RUNS
+
+
+class Report(Call[ReportAnswer]):
+    """Report on a job's part.
 
     Parameters
     ----------
@@ -356,7 +379,7 @@ class Report(Call[float]):
     generation, node, incarnation : int
         Which part; the scheduler refuses the reports of stale ones.
     report : PartReport or None
-        The report; None from an idle part whose last report still holds.
+        The report; None from an idle part whose last report still holds, and from one that has reported its end.
     """
 
     job: str

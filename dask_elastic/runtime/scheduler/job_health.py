@@ -13,7 +13,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
-from dask_elastic.runtime.protocol.reports import Report, StalledCall, Suspects, report_seconds
+from dask_elastic.runtime.protocol.reports import Fate, Report, ReportAnswer, StalledCall, Suspects, report_seconds
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -111,15 +111,34 @@ class JobHealth:
 
     # reports
 
-    async def report(self, call: Report) -> float:
+    async def report(self, call: Report) -> ReportAnswer:
         """Receive a worker's report, and renew the lease of its part; a stale one changes nothing."""
         record = self.jobs.get(call.job)
         if record is None or not record.admits(call.generation, call.node, call.incarnation):
-            return 0.0
+            return ReportAnswer(fate=self._fate_of_stale(record, call))
         self._take(record, call)
-        if record.checkpoints is None or not record.live or call.node not in record.homes.emitting:
-            return 0.0
-        return record.leases.grant(call.node, time.monotonic(), lease_seconds(record, self.calls.timeout))
+        if not record.live:
+            return ReportAnswer(fate=Fate.ENDS)
+        if record.checkpoints is None or call.node not in record.homes.emitting:
+            return ReportAnswer()
+        seconds = lease_seconds(record, self.calls.timeout)
+        return ReportAnswer(record.leases.grant(call.node, time.monotonic(), seconds))
+
+    def _fate_of_stale(self, record: JobRecord | None, call: Report) -> Fate:
+        """Return what becomes of a part that is not one of its job's; it runs if it may be one yet.
+
+        The call that ends or drops a part is lost if its worker hangs, or the connection breaks.
+        """
+        if call.job in self.membership.workers.growth.starting:
+            # If the job cannot start, the ended one of its name stays.
+            return Fate.RUNS
+        if record is None or call.generation < record.spec.generation:
+            return Fate.DROPPED
+        if record.halted:
+            # A restart ends the parts of its generation itself, unless the job has ended amid it.
+            return Fate.RUNS if record.live else Fate.ENDS
+        # One that joins is admitted once all others know it.
+        return Fate.DROPPED if record.runs(call.generation) and not record.membership.locked() else Fate.RUNS
 
     def _take(self, record: JobRecord, call: Report) -> None:
         before = record.reports.get(call.node)

@@ -91,7 +91,7 @@ class JobPart:
     def __init__(self, node: NodeServices, spec: JobSpec, components: Iterable[Component]):
         self.job = spec.job
         self.refused = 0
-        self.reported_end = False
+        self.reported_end, self.asked_at = False, 0.0
         self.suspects_reported = self.suspects_cleared = 0
         self.members = Members(spec)
         self.threads = JobThreads(spec.job, self.fail, leased=spec.checkpoint is not None)

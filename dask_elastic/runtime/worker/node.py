@@ -25,7 +25,7 @@ from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_spec import VACANT, JobSpec
 from dask_elastic.runtime.protocol.queue_calls import HeldRows
-from dask_elastic.runtime.protocol.reports import PartReport, Report, report_seconds
+from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
 from dask_elastic.runtime.transport.peer import Peer, address_of
@@ -41,6 +41,7 @@ from dask_elastic.runtime.worker.newest_generations import NewestGenerations
 from dask_elastic.runtime.worker.node_failures import NodeFailures
 from dask_elastic.runtime.worker.push_server import PushServer
 from dask_elastic.runtime.worker.report import part_report
+from dask_elastic.runtime.worker.report_loop import ReportLoop
 from dask_elastic.runtime.worker.staging_server import StagingServer
 from dask_elastic.runtime.worker.stores.state_stores import state_files
 from dask_elastic.runtime.worker.task_ends import TaskEnds
@@ -96,7 +97,7 @@ class NodeRuntime:
         self._threads = ControlThreads()
         self._closed = False
         self._tick = threading.Event()
-        self._wanted_report = asyncio.Event()
+        self.reports = ReportLoop(self)
         self._background: set[asyncio.Task[Any]] = set()
 
     @property
@@ -110,7 +111,7 @@ class NodeRuntime:
         keep_pages(self.memory.limit)
         self.worker.handlers.update(self._handlers())
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
-        self.spawn(self._run_reports())
+        self.spawn(self.reports.run())
 
     def _handlers(self) -> dict[str, Any]:
         served = (self.handlers, self.staging, self.pushes)
@@ -123,6 +124,7 @@ class NodeRuntime:
         """End everything that runs here and remove the handlers."""
         self._closed = True
         self._tick.set()
+        self.reports.close()
         for name in self._handlers():
             if self.worker.status in ENDING:
                 # The scheduler and the other workers may call until they notice that this worker closes.
@@ -387,49 +389,7 @@ class NodeRuntime:
         """Run the upkeep and the reports at once; called from any thread."""
         self._tick.set()
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and the worker with it
-            self.worker.loop.asyncio_loop.call_soon_threadsafe(self._wanted_report.set)
-
-    async def _run_reports(self) -> None:
-        while not self._closed:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wanted_report.wait(), self._until_reports())
-            self._wanted_report.clear()
-            await self._report_all()
-
-    async def _report_all(self) -> None:
-        # Not in the loop above, which would keep the last job, and its state, while it waits without any job.
-        for job_part in list(self.job_parts.values()):
-            if job_part.reported_end:
-                continue
-            try:
-                await self._report(job_part)
-            except Exception:  # the other jobs' reports, and the next one of this job, need this loop
-                if program_ends():
-                    return
-                logger.exception("report of job %r", job_part.job)
-
-    def _until_reports(self) -> float:
-        parts = [part for part in self.job_parts.values() if not part.reported_end]
-        interval = min((report_seconds(part.spec.options, part.idle_watch.idle) for part in parts), default=1.0)
-        # All nodes report at the same moments, so that their shares of a job's load can be compared.
-        return interval - time.time() % interval
-
-    async def _report(self, job_part: JobPart) -> None:
-        ended, last = job_part.ended, job_part.last_report
-        if ended or job_part.is_busy():
-            # The last report is made and sent in any case: it may carry the error of the job.
-            job_part.idle_watch.note()
-        report = last.changed(await self.report_on(job_part)) if last.is_due() else None
-        try:
-            spec, requested = job_part.spec, time.monotonic()
-            seconds = await self.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
-        except (CommClosedError, OSError, AttributeError) as error:
-            # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
-            logger.debug("report of job %r was not delivered: %r", job_part.job, error)
-            last.lost()
-            return
-        job_part.threads.lease.renew(requested, seconds)
-        job_part.reported_end = ended
+            self.worker.loop.asyncio_loop.call_soon_threadsafe(self.reports.wake)
 
 
 def _without_turn(act: Callable[[], None]) -> None:

@@ -437,14 +437,14 @@ def test_job_that_ends_or_restarts_while_a_move_waits_for_a_checkpoint_ends_the_
 def test_leases_are_granted_to_the_new_home_from_the_preparation_on(job, fake, tmp_path):
     async def test(coordinator, scheduler, record):
         report = fake.report_call(record, 1, fake.empty_report(complete=False))
-        assert await coordinator.health.report(report) == 0.0
+        assert (await coordinator.health.report(report)).lease == 0.0
         gate = scheduler.held["b", PrepareHome] = asyncio.Event()
         moving = asyncio.ensure_future(coordinator.homes.move_executor(MOVE))
         await until(lambda: scheduler.asked(PrepareHome))
-        assert await coordinator.health.report(report) > 0.0
+        assert (await coordinator.health.report(report)).lease > 0.0
         gate.set()
         await moving
-        assert await coordinator.health.report(report) > 0.0
+        assert (await coordinator.health.report(report)).lease > 0.0
 
     job(test, checkpoint=str(tmp_path), checkpoint_interval=3600.0)
 

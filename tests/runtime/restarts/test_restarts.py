@@ -64,7 +64,7 @@ def test_job_restarts_only_after_the_lease_of_a_worker_that_hangs(fake, workers,
         restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST, [A]))
         await until(lambda: workers.asked(part_calls.Forget))
         report = fake.report_call(record, 0, fake.empty_report(complete=False))
-        assert await coordinator.health.report(report) == 0.0
+        assert (await coordinator.health.report(report)).lease == 0.0
         await until(lambda: record.spec.generation == FIRST + 1)
         assert time.monotonic() > granted + LEASE
         assert await restarting is None
@@ -130,12 +130,12 @@ def test_reports_of_a_job_with_checkpoints_renew_its_leases(fake, workers, tmp_p
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
         reports = [fake.report_call(record, node, fake.empty_report(complete=False)) for node in (0, 1)]
-        assert await coordinator.health.report(reports[0]) > 0.0
+        assert (await coordinator.health.report(reports[0])).lease > 0.0
         assert [*record.leases.held(time.monotonic())] == [0]
         stale = fake.report_call(record, 1, fake.empty_report(complete=False), generation=7)
-        assert await coordinator.health.report(stale) == 0.0
+        assert (await coordinator.health.report(stale)).lease == 0.0
         await coordinator.stop(job_calls.Stop("job"))
-        assert await coordinator.health.report(reports[1]) == 0.0
+        assert (await coordinator.health.report(reports[1])).lease == 0.0
         assert not may_run(CheckpointFolder(tmp_path))
 
     asyncio.run(run())

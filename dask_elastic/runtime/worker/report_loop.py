@@ -1,0 +1,121 @@
+"""The reports of a worker about its parts of jobs: a loop sends them to the scheduler, and does what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from distributed.comm.core import CommClosedError
+
+from dask_elastic.runtime.protocol.reports import Fate, PartReport, Report, ReportAnswer, report_seconds
+from dask_elastic.runtime.transport.program_end import program_ends
+from dask_elastic.runtime.worker.hosting_node import HostingNode
+from dask_elastic.runtime.worker.job_part import JobPart
+
+logger = logging.getLogger("dask_elastic.node")
+
+ENDED_SECONDS = 60.0
+"""Seconds after which a part that has ended asks again whether its job is still known."""
+
+
+class ReportLoop:
+    """Reports on the parts of jobs on a node.
+
+    Parameters
+    ----------
+    node : HostingNode
+        The node.
+    clock : callable
+        Returns the time, seconds.
+
+    Notes
+    -----
+    The call that ends or drops a part is lost if the worker hangs or the connection breaks, and the part would go on
+    reading and writing, or keep its state, for ever. So the answer to a report also says what becomes of the part.
+    """
+
+    def __init__(self, node: HostingNode, clock: Callable[[], float] = time.monotonic):
+        self._node = node
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self._closed = False
+
+    def wake(self) -> None:
+        """Report without waiting for the interval; called on the event loop."""
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Begin no more reports."""
+        self._closed = True
+
+    async def run(self) -> None:
+        """Report until `close` is called."""
+        while not self._closed:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), self._until_reports())
+            self._wanted.clear()
+            await self._report_all()
+
+    async def _report_all(self) -> None:
+        # Not in the loop above, which would keep the last job, and its state, while it waits without any job.
+        for job_part in list(self._node.job_parts.values()):
+            if job_part.reported_end and self._clock() - job_part.asked_at < ENDED_SECONDS:
+                continue
+            try:
+                await self.report(job_part)
+            except Exception:  # the other jobs' reports, and the next one of this job, need this loop
+                if program_ends():
+                    return
+                logger.exception("report of job %r", job_part.job)
+
+    def _until_reports(self) -> float:
+        parts = [part for part in self._node.job_parts.values() if not part.reported_end]
+        interval = min((report_seconds(part.spec.options, part.idle_watch.idle) for part in parts), default=1.0)
+        # All nodes report at the same moments, so that their shares of a job's load can be compared.
+        return interval - time.time() % interval
+
+    async def report(self, job_part: JobPart) -> None:
+        """Report on a part, and do what the scheduler answers."""
+        ended = job_part.ended
+        report = None if job_part.reported_end else await self._measured(job_part, ended)
+        job_part.asked_at, requested = self._clock(), time.monotonic()
+        try:
+            answer = await self._told(job_part, report)
+        except (CommClosedError, OSError, AttributeError) as error:
+            # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
+            logger.debug("report of job %r was not delivered: %r", job_part.job, error)
+            return
+        job_part.threads.lease.renew(requested, answer.lease)
+        job_part.reported_end = ended
+        self._follow(job_part, answer.fate)
+
+    async def _measured(self, job_part: JobPart, ended: bool) -> PartReport | None:
+        """Return a report to send; None if the last one still holds."""
+        if ended or job_part.is_busy():
+            # The last report is made and sent in any case: it may carry the error of the job.
+            job_part.idle_watch.note()
+        last = job_part.last_report
+        return last.changed(await self._node.report_on(job_part)) if last.is_due() else None
+
+    async def _told(self, job_part: JobPart, report: PartReport | None) -> ReportAnswer:
+        spec = job_part.spec
+        try:
+            return await self._node.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
+        except BaseException:
+            job_part.last_report.lost()
+            raise
+
+    def _follow(self, job_part: JobPart, fate: Fate) -> None:
+        if fate is Fate.ENDS and job_part.end():
+            logger.info("job %r has ended, and with it its part here", job_part.job)
+        elif fate is Fate.DROPPED:
+            self._node.spawn(self._drop(job_part))
+
+    async def _drop(self, job_part: JobPart) -> None:
+        # Another part may have taken its place meanwhile.
+        if self._node.job_parts.get(job_part.job) is job_part:
+            logger.info("job %r goes on without its part here, or is not known any more: it is dropped", job_part.job)
+            await self._node.forget(job_part.job)
