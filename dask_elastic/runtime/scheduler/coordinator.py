@@ -224,7 +224,7 @@ class Coordinator:
             raise
 
     async def _make_room(self, replaced: JobRecord) -> None:
-        self._clear(replaced.name)
+        self._clear(replaced)
         await self._drop_state(replaced)
 
     def _runs(self, record: JobRecord) -> None:
@@ -339,7 +339,7 @@ class Coordinator:
         if self.jobs.get(record.name) is record:
             del self.jobs[record.name]
             self._folders.pop(record.name, None)
-            self._clear(record.name)
+            self._clear(record)
 
     async def _free(self, record: JobRecord) -> None:
         await self._stop(record)
@@ -349,10 +349,10 @@ class Coordinator:
         record.freed = True
         await self.calls.tell(record, part_calls.Forget(*record.generation_id))
 
-    def _clear(self, job: str) -> None:
-        self.controller.history.forget(job)
-        self.epochs.forget(job)
-        self.queues.forget(job)
+    def _clear(self, record: JobRecord) -> None:
+        self.controller.history.forget(record.name)
+        self.epochs.forget(record.name)
+        self.queues.forget(record.name, record.error)
 
     def _forget_old(self) -> None:
         starting = self.workers.growth.starting

@@ -9,7 +9,7 @@ import logging
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
@@ -109,6 +109,21 @@ class OutputQueue:
         return removed
 
 
+class ForgottenQueue(NamedTuple):
+    """What readers get to know of a queue whose job was forgotten.
+
+    Parameters
+    ----------
+    left : int
+        How many items no reader had taken.
+    error : bytes or None
+        The error with which the job had failed.
+    """
+
+    left: int
+    error: bytes | None
+
+
 class OutputQueues:
     """Accepts items from sinks and gives them to readers.
 
@@ -127,8 +142,8 @@ class OutputQueues:
         self.jobs = jobs
         self.calls = calls
         self._ledgers: dict[str, OutputQueue] = {}
-        # By identifier of a ledger whose job was forgotten, how many items no reader had taken.
-        self._forgotten: OrderedDict[str, int] = OrderedDict()
+        # By identifier of a ledger whose job was forgotten.
+        self._forgotten: OrderedDict[str, ForgottenQueue] = OrderedDict()
         self._freeing: set[asyncio.Future[None]] = set()
 
     def handlers(self) -> list[HandledCall]:
@@ -167,15 +182,12 @@ class OutputQueues:
         ------
         SourceError
             If the job that wrote the queue was forgotten with items that no reader had taken.
+        Relayed
+            The error of the job that wrote the queue, if it has failed.
         """
         ledger = self._ledgers.get(call.queue)
-        if call.ledger in self._forgotten:
-            if left := self._forgotten[call.ledger]:
-                raise SourceError(
-                    f"queue {call.queue!r}: {left} batches of the job that wrote it are lost, because the job was "
-                    "forgotten before they were read. Forget a job when the readers of its queues have ended."
-                )
-            return QueueItems(ended=True)
+        if (forgotten := self._forgotten.get(call.ledger)) is not None:
+            return _end_of(call.queue, forgotten)
         if ledger is None:
             await asyncio.sleep(call.wait)
             return QueueItems()
@@ -240,11 +252,11 @@ class OutputQueues:
         """Take an item whose copy a client has got; called while the client gets it."""
         self._keep(self._free(ledger.writer, ledger.remove(number)))
 
-    def forget(self, job: str) -> None:
-        """Drop the queues of a job."""
+    def forget(self, job: str, error: bytes | None = None) -> None:
+        """Drop the queues of a job, which has perhaps failed with an error."""
         for queue in [queue for queue, ledger in self._ledgers.items() if ledger.writer.job == job]:
             ledger = self._ledgers.pop(queue)
-            self._forgotten[ledger.uid] = len(ledger.items)
+            self._forgotten[ledger.uid] = ForgottenQueue(len(ledger.items), error)
             if len(self._forgotten) > FORGOTTEN:
                 self._forgotten.popitem(last=False)
             self._queues.release(name=queue, client=None)
@@ -270,6 +282,18 @@ class OutputQueues:
             got = functools.partial(self._got, ledger) if by_get else None
             ledger.copies = QueueCopies(self._queues.queues[queue], ledger.uid, got)
         return ledger
+
+
+def _end_of(queue: str, forgotten: ForgottenQueue) -> QueueItems:
+    """Return the end of a queue whose job was forgotten; raise if its reader lacks rows."""
+    if forgotten.error is not None:
+        raise Relayed(forgotten.error)
+    if forgotten.left:
+        raise SourceError(
+            f"queue {queue!r}: {forgotten.left} batches of the job that wrote it are lost, because the job was "
+            "forgotten before they were read. Forget a job when the readers of its queues have ended."
+        )
+    return QueueItems(ended=True)
 
 
 def _handle(item: QueueItem, call: OfferRows) -> QueueRows:

@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_elastic.runtime.protocol.job_calls import Forget
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.queue_calls import NextRows, QueueItems, TakeRows
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler import output_queues
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.output_queues import OutputQueue, OutputQueues
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.queue_reader import QueueReader
 from dask_elastic.runtime.worker.buffers.output_buffer import OutputBuffer
-from dask_elastic.vocab.errors import NodeLost, SourceError
+from dask_elastic.vocab.errors import NodeLost, SinkError, SourceError
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,6 +107,25 @@ def queues():
         return made, ledger, calls
 
     return make
+
+
+@pytest.mark.parametrize("items", [0, 1])
+def test_reader_gets_the_error_of_a_failed_job_that_is_forgotten_before_it_asks_again(fake, queues, items):
+    async def test():
+        coordinator = Coordinator(fake.Scheduler({"a": 2}))
+        await coordinator.submit(fake.submission())
+        made, ledger, _ = queues()
+        coordinator.queues = made
+        for number in range(items):
+            ledger.add("a", number)
+        coordinator.health.fail(coordinator.jobs["job"], dump_error(SinkError("the table was dropped")))
+        await coordinator.forget(Forget("job"))
+        with pytest.raises(Relayed) as raised:
+            await made.next_rows(NextRows("alerts", ledger.uid, 0, 0.0))
+        assert error_text(raised.value.data) == "the table was dropped"
+        await coordinator.close()
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("items", [0, 1])
