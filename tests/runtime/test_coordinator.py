@@ -72,6 +72,27 @@ def test_job_stopped_while_starting_does_not_run(fake, workers):
     asyncio.run(run())
 
 
+def test_job_that_is_forgotten_while_the_next_one_of_its_name_is_refused_is_not_listed(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission())
+        await coordinator.stop(job_calls.Stop("job"))
+        gate = workers.held["a", Version] = asyncio.Event()
+        workers.answers["a", Version] = "0.0.1"
+        submitted = asyncio.ensure_future(coordinator.submit(fake.submission()))
+        await fake.settle()
+        ended = asyncio.ensure_future(coordinator.forget(job_calls.Forget("job")))
+        await fake.settle()
+        gate.set()
+        with pytest.raises(VersionMismatch):
+            await submitted
+        await ended
+        assert coordinator.jobs == {}
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_slow_worker_forgets_job_that_failed_to_start(fake, workers):
     async def run():
         coordinator = Coordinator(workers)

@@ -175,11 +175,12 @@ class Coordinator:
             record = await self._start(call, candidates)
         finally:
             self.workers.growth.starting.discard(name)
-            if name not in self.jobs:
+            left = self.jobs.get(name)
+            if left is None:
                 self._folders.pop(name, None)
-        if record.freed:
-            # `forget` leaves the record of a job that starts, whose name is reserved.
-            self._drop(record)
+            elif left.freed:
+                # `forget` leaves a record whose name is reserved: that of the job that starts, or of an ended one.
+                self._drop(left)
         self._forget_old()
         if record.checkpoints is None or not record.checkpoints.restarted:
             # Otherwise the restart does this: each checkpoint would be taken twice.
@@ -215,13 +216,7 @@ class Coordinator:
         replaced = self.jobs.get(call.name)
         if replaced is not None:
             await self._stop(replaced)
-        try:
-            return await self.starts.start(call, candidates, self._make_room)
-        except BaseException:
-            if replaced is not None and replaced.freed and self.jobs.get(call.name) is replaced:
-                # The user has forgotten it meanwhile.
-                del self.jobs[call.name]
-            raise
+        return await self.starts.start(call, candidates, self._make_room)
 
     async def _make_room(self, replaced: JobRecord) -> None:
         self._clear(replaced)
