@@ -222,6 +222,43 @@ def test_append_that_failed_is_repeated_with_more_behind_it(folder, monkeypatch)
     assert again.senders.last("a") == 5
 
 
+def test_storage_that_cannot_be_read_gets_entries_once_however_often_they_are_repeated(folder, monkeypatch):
+    log = opened(folder)
+    log.append(entries(1, 2))
+    plain, before = CheckpointFolder.sizes, len(folder.sizes(PATH))
+
+    def fails(self, path):
+        raise CheckpointError("permission denied")
+
+    monkeypatch.setattr(CheckpointFolder, "sizes", fails)
+    for last in (3, 4, 5):
+        with pytest.raises(CheckpointError, match="permission denied"):
+            log.append(entries(3, last))
+    monkeypatch.setattr(CheckpointFolder, "sizes", plain)
+    assert len(folder.sizes(PATH)) <= before + 1
+    log.append(entries(3, 6))
+    assert numbers(opened(folder)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_writer_whose_append_has_failed_writes_nothing_once_a_later_generation_has_begun(folder, monkeypatch):
+    log = opened(folder)
+    log.append(entries(1, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFolder, "append", lambda *arguments: log._folder._attempt("append", "rows", _full))
+        with pytest.raises(CheckpointError, match="No space left"):
+            log.append(entries(3, 3))
+    again = opened(folder)
+    before = folder.sizes(PATH)
+    with pytest.raises(GenerationEnded):
+        log.append(entries(3, 4))
+    assert folder.sizes(PATH) == before
+    assert numbers(again) == [1, 2]
+
+
+def _full():
+    raise OSError(28, "No space left on device")
+
+
 def test_entries_count_without_the_mark_behind_them(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     log = opened(folder)

@@ -80,6 +80,7 @@ class SpoolLog:
         names = (SegmentName.of(file) for file in folder.sizes(path))
         self._segments = sorted(name for name in names if name is not None and name.generation < generation)
         self._attempt = 0
+        self._failed = False
         self._appender: LocalAppender | None = None
         self._encoder = EntryEncoder()
         self._size = 0
@@ -211,14 +212,18 @@ class SpoolLog:
             If the storage fails.
         """
         assert entries[0].number == self.last + 1, f"entry {entries[0].number} does not follow {self.last}"
+        if self._failed:
+            # Storage that can be written, but not read, would get these entries once more with each attempt.
+            self._check_generation()
         buffers: list[Contents] = []
         if self._appender is None or self._size >= self._segment_bytes:
             self._begin(entries[0].number, buffers)
         for entry in entries:
             buffers += self._encoder.frames(entry)
         # Until all has succeeded, the next append begins a new segment, which replaces what this one may have written.
-        appender, self._appender = self._appender, None
+        appender, self._appender, self._failed = self._appender, None, True
         self._appender = self._written(appender, buffers)
+        self._failed = False
         for entry in entries:
             self.senders.admit(entry.sender, entry.sequence)
         self.last, self.ended = entries[-1].number, entries[-1].rows is None
@@ -233,11 +238,7 @@ class SpoolLog:
             buffers += mark
         try:
             appender = self._folder.append(f"{self._path}/{name}", appender, buffers)
-            newest = newest_generation(self._folder)
-            if newest > self._generation:
-                raise GenerationEnded(
-                    f"{self._where(name)}: generation {newest} of the job has taken over from {self._generation}"
-                )
+            self._check_generation()
             if appender is not None and not self._marked(name, appender, mark):
                 appender.close()
                 return None
@@ -247,6 +248,15 @@ class SpoolLog:
             raise
         self._size = size + _length(mark)
         return appender
+
+    def _check_generation(self) -> None:
+        """Raise `GenerationEnded` if a later generation has taken over."""
+        newest = newest_generation(self._folder)
+        if newest > self._generation:
+            raise GenerationEnded(
+                f"{self._where(self._segments[-1])}: generation {newest} of the job has taken over from "
+                f"{self._generation}"
+            )
 
     def _marked(self, name: SegmentName, appender: LocalAppender, mark: list[Contents]) -> bool:
         """Write how much of a segment is on storage; returns whether there was room for it.

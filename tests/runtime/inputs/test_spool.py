@@ -238,6 +238,34 @@ def test_rows_wait_and_are_acknowledged_when_the_disk_has_space_again(folder, mo
     assert caplog.text.count("No space left on device") == 1
 
 
+def test_appends_that_fail_for_long_are_repeated_rarely(folder, monkeypatch):
+    run = Run(folder)
+    run.crash()
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2_000:
+            run.spool._stopped.set()
+
+    def fails(entries):
+        raise CheckpointError("No space left on device")
+
+    run.spool._stopped = Stopped(wait)
+    monkeypatch.setattr(run.spool._log, "append", fails)
+    assert not run.spool._append([None])
+    assert waits[:5] == [1.0, 2.0, 4.0, 8.0, 10.0]
+    assert {*waits[5:]} == {10.0}
+
+
+class Stopped(threading.Event):
+    """An event whose waits are noted, and end at once."""
+
+    def __init__(self, wait):
+        super().__init__()
+        self.wait = wait
+
+
 def test_lost_worker_that_continues_acknowledges_nothing(folder, caplog):
     lost = Run(folder)
     lost.send("a", 1, 1)

@@ -22,7 +22,9 @@ GROUP_SECONDS = 0.002
 one. A sender that waits for each batch does not wait for this."""
 
 RETRY_SECONDS = 1.0
-"""Seconds after which an append that failed is repeated."""
+LONGEST_RETRY_SECONDS = 10.0
+"""Seconds after which an append that failed is repeated, at first and at most. They double with each failure,
+because each may leave a file on storage."""
 
 
 class Spool:
@@ -249,7 +251,7 @@ class Spool:
 
     def _append(self, entries: list[Entry]) -> bool:
         """Make entries durable, trying again until it succeeds; returns False once the job has ended here."""
-        failed = False
+        wait = 0.0
         while entries:
             if self._stopped.is_set():
                 return False
@@ -260,10 +262,10 @@ class Spool:
                 logger.warning("a source stops accepting rows: %s", error)
                 return False
             except CheckpointError as error:
-                if not failed:
+                if not wait:
                     logger.warning("rows of a source wait, and are not acknowledged: %s", error)
-                failed = True
-                self._stopped.wait(RETRY_SECONDS)
+                wait = min(2 * wait, LONGEST_RETRY_SECONDS) or RETRY_SECONDS
+                self._stopped.wait(wait)
         self._note_durable(self._log.last)
         return True
 
