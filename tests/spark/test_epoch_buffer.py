@@ -203,6 +203,44 @@ def test_abort_drops_all_rows_and_unblocks_writers(make, tmp_path):
     assert (buffer.memory, buffer.spilled, (tmp_path / "spilled").exists()) == (0, 0, False)
 
 
+def test_event_loop_deletes_no_spilled_rows(make, tmp_path, monkeypatch):
+    buffer, _ = make(1)
+    plain, on_loop = Path.unlink, []
+
+    def unlink(path, missing_ok=False):
+        on_loop.append(asyncio._get_running_loop() is not None)
+        plain(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+
+    async def run():
+        await stage(buffer, 0, 3)
+        buffer.drop(attempt(0))
+        await stage(buffer, 1, 3)
+        buffer.abort()
+
+    asyncio.run(run())
+    assert on_loop == [False] * 4
+    assert not (tmp_path / "spilled").exists()
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_source_ends_although_its_spilled_rows_cannot_be_deleted(make, tmp_path, monkeypatch, error):
+    """The instances that end behind it would go on for ever."""
+    buffer, _ = make(1)
+    asyncio.run(stage(buffer, 0, 3))
+    for spilled in (tmp_path / "spilled").iterdir():
+        spilled.unlink()
+
+    def unlink(path, missing_ok=False):
+        if error is not FileNotFoundError or not missing_ok:
+            raise error(str(path))
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    buffer.abort()
+    assert buffer.spilled == 0
+
+
 def test_send_to_spark_source_is_refused(make):
     buffer, _ = make(1)
     with pytest.raises(SourceError, match=r"job\.send has no place"):

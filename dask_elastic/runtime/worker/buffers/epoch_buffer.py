@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +20,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.handoff_calls import NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
+from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.runtime.worker.buffers.output_buffer import COPIED_BYTES
 from dask_elastic.runtime.worker.buffers.spool_writer import SpoolWriter
 from dask_elastic.runtime.worker.buffers.staging import Chunk, Room, Staging
@@ -25,6 +28,10 @@ from dask_elastic.runtime.worker.node_services import NodeServices
 from dask_elastic.vocab.epoch import AttemptId, SpoolFile, StagedPart
 from dask_elastic.vocab.errors import SourceError
 from dask_elastic.vocab.identity import ExecutorId
+
+logger = logging.getLogger("dask_elastic.node")
+
+T = TypeVar("T")
 
 WAKE_SECONDS = 0.5
 """Seconds that an instance waits for the next epochs before it calls the scheduler again."""
@@ -225,9 +232,8 @@ class EpochBuffer:
                 if (writer := self._writers.pop(attempt, None)) is not None:
                     writer.drop()
             self._wake()
-        for held in dropped:
-            if isinstance(held, Path):
-                held.unlink()
+        if paths := [held for held in dropped if isinstance(held, Path)]:
+            _away_from_loop(_delete, paths)
 
     def _wake(self) -> None:
         """Wake the writers that wait for room; the caller holds the lock."""
@@ -312,7 +318,7 @@ class EpochBuffer:
         self._closed.set()
         self._aborted.set()
         self._change(self._staging.drop_all)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        _away_from_loop(functools.partial(shutil.rmtree, ignore_errors=True), self._directory)
 
 
 def _stream(schema: pa.Schema, chunks: Sequence[Chunk[Held]]) -> bytes:
@@ -330,6 +336,26 @@ def _write(path: Path, chunk: memoryview) -> None:
             f"staged rows beyond memory cannot be written to {path.parent}: {error}. Make room there, let workers use "
             "another folder (local_directory), or allow the source more memory (staging=)."
         ) from error
+
+
+def _away_from_loop(function: Callable[[T], None], argument: T) -> None:
+    """Run something that may block: at once, or in another thread if this one runs an event loop."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None or program_ends():
+        function(argument)
+    else:
+        loop.run_in_executor(None, function, argument)
+
+
+def _delete(paths: Sequence[Path]) -> None:
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:  # the rest is deleted with the directory
+            logger.warning("a file with staged rows stays: %s", error)
 
 
 def _content(held: Held) -> bytes | memoryview:
