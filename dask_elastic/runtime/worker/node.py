@@ -341,8 +341,10 @@ class NodeRuntime:
             if job_part.ended:
                 continue
             for act in job_part.threads.overdue():
-                # Not in this thread: it may run user code, and that may block as the code before it did.
-                job_part.threads.start("overdue", functools.partial(_without_turn, act))
+                # Not in this thread: it may run user code, and that may block as the code before it did. Without a
+                # thread it would be lost, and its task wait for ever.
+                run = functools.partial(_without_turn, act)
+                self.guarded(job_part, functools.partial(job_part.threads.start, "overdue", run))
             if job_part.clear_suspects():
                 self.report_soon()
             options = job_part.spec.options
