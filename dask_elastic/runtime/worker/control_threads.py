@@ -18,7 +18,7 @@ THREADS = 8
 
 
 class ControlThreads:
-    """Runs calls of four kinds, of which none holds up another: leases depend on reports, and moves on short calls.
+    """Runs calls of five kinds, of which none holds up another: leases depend on reports, and moves on short calls.
 
     Examples
     --------
@@ -32,6 +32,7 @@ class ControlThreads:
         self._short = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control")
         self._waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-waits")
         self._reading = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-reads")
+        self._building = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-builds")
         self._reporting = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-reports")
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
@@ -52,13 +53,17 @@ class ControlThreads:
         """Run something that reads the state of a job, and may wait for what is on the way to it; raises as `run`."""
         return await _run_in(self._reading, function, *arguments)
 
+    async def build(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run something that builds a part of a job: it imports user code and reads checkpoints; raises as `run`."""
+        return await _run_in(self._building, function, *arguments)
+
     async def report(self, function: Callable[..., T], *arguments: object) -> T:
         """Run something that measures a job, one such call at a time; raises as `run`."""
         return await _run_in(self._reporting, function, *arguments)
 
     def close(self) -> None:
         """Stop; calls that have not begun are dropped."""
-        for pool in (self._short, self._waiting, self._reading, self._reporting):
+        for pool in (self._short, self._waiting, self._reading, self._building, self._reporting):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -177,7 +177,8 @@ class Handlers:
 
     async def hold_sources(self, call: part_calls.HoldSources) -> None:
         """Have the sources acknowledge nothing more; returns when their spools do not change any more."""
-        await self.node.in_thread(self._checkpoints(call).hold, call.number)
+        checkpoints = self._checkpoints(call)
+        await self.node.in_waiting_thread(checkpoints.hold, call.number)
 
     async def continue_sources(self, call: part_calls.ContinueSources) -> None:
         """Have the sources continue if they halt behind the barrier of a checkpoint, or are held."""

@@ -227,7 +227,7 @@ class NodeRuntime:
             self._generations.check(*spec.generation_id, spec.incarnation)
             if spec.job in self.job_parts:
                 await self.forget(spec.job)
-            part = await self.in_thread(build)
+            part = await self._threads.build(build)
             try:
                 self._generations.check(*spec.generation_id, spec.incarnation)
             except UnknownJob:
@@ -241,7 +241,7 @@ class NodeRuntime:
 
     async def check_code(self, job: str, components: bytes) -> None:
         """Load the components of a job; raises `SubmitError` if this is not possible."""
-        await self.in_thread(self._loaded, job, components)
+        await self._threads.build(self._loaded, job, components)
 
     def _loaded(self, job: str, components: bytes) -> tuple[Component, ...]:
         """Load the components of a job, with the user's code.

@@ -112,7 +112,7 @@ class StagingServer:
     async def staged_rows(self, call: StagedRows) -> Payload:
         """Return a copy of the rows of a committed attempt."""
         buffer = _epoch_buffer(self._source(call.job, call.generation, call.source, call.instance))
-        return memoryview(await self.node.in_thread(buffer.copy, call.part))
+        return memoryview(await self.node.in_reading_thread(buffer.copy, call.part))
 
     async def held_rows(self, call: HeldRows) -> Payload:
         """Return rows that a sink here holds for the reader of its queue."""
