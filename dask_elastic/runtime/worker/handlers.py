@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 from dask_elastic.runtime.worker.memory import Memory
 from dask_elastic.runtime.worker.stores import reading
-from dask_elastic.vocab.errors import MoveRefused, NodeLost, SourceError, UnknownJob
+from dask_elastic.vocab.errors import MoveRefused, NodeLost, PlanningError, SourceError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
@@ -210,19 +211,21 @@ class Handlers:
                 # Raises without a connection to the node.
                 self.node.peer(address)
         home = _home_of(job_part, call.operator, call.executor)
-        await self.node.in_thread(home.set_cores, call.change, call.cores)
+        await self.node.in_thread(_changed, job_part, home.set_cores, call.change, call.cores)
 
     async def change_sharing(self, call: part_calls.ChangeSharing) -> int | None:
         """Have an executor at home here add rows to slices or to instances; returns the event time it had reached."""
-        home = _home_of(self._part(call), call.operator, call.executor)
+        job_part = self._part(call)
+        home = _home_of(job_part, call.operator, call.executor)
         reached = home.executor.store.event_time
-        await self.node.in_thread(home.handle, events.ChangeSharing(call.separate, call.since))
+        await self.node.in_thread(_changed, job_part, home.handle, events.ChangeSharing(call.separate, call.since))
         return reached
 
     async def move_shard(self, call: part_calls.MoveShard) -> None:
         """Begin to move a shard of an executor at home here."""
-        home = _home_of(self._part(call), call.operator, call.executor)
-        await self.node.in_thread(home.handle, events.MoveShard(call.shard, call.task))
+        job_part = self._part(call)
+        home = _home_of(job_part, call.operator, call.executor)
+        await self.node.in_thread(_changed, job_part, home.handle, events.MoveShard(call.shard, call.task))
 
     async def await_task_ends(self, call: part_calls.AwaitTaskEnds) -> tuple[ExecutorId, ...]:
         """Return the executors at home here with tasks on some nodes, once there are none or after a while."""
@@ -339,6 +342,17 @@ def _home_of(part: JobPart, component: str, index: int) -> ExecutorThreads:
     if home is None:
         raise MoveRefused(f"{ExecutorId(component, index)} is not at home on this worker: it moves, or has moved")
     return home
+
+
+def _changed(job_part: JobPart, change: Callable[..., None], *arguments: Any) -> None:
+    """Change an executor; an error that is no refusal ends the job, since rows would wait for the rest of it."""
+    try:
+        change(*arguments)
+    except (MoveRefused, PlanningError):
+        raise
+    except Exception as error:
+        job_part.fail(error)
+        raise
 
 
 def _state(home: ExecutorThreads, call: part_calls.State, memory: Memory) -> tuple[Payload, ...]:
