@@ -13,6 +13,7 @@ from dask_elastic.runtime.protocol.job_calls import Forget, Stop
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.protocol.reports import Fate, PartReport, ReportAnswer
+from dask_elastic.runtime.worker import report_loop
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.report_loop import ENDED_SECONDS, ReportLoop
 from dask_elastic.vocab.errors import NodeLost, SinkError
@@ -117,7 +118,7 @@ class FakePart:
     def __init__(self):
         self.job = "job"
         self.reported_end, self.asked_at = False, 0.0
-        self.threads = JobThreads("job", lambda error: None)
+        self.threads = JobThreads("job", lambda error: None, leased=True)
         self.spec = SimpleNamespace(generation_id=("job", 3), node=0, incarnation=0, options=job_options({}))
         self.idle_watch = SimpleNamespace(note=lambda: None, idle=False)
         self.last_report = SimpleNamespace(changed=lambda report: report, is_due=lambda: True, lost=lambda: None)
@@ -139,10 +140,13 @@ class FakeNode:
         self.job_parts = {"job": self.part}
         self.answer = ReportAnswer()
         self.reports = []
+        self.measured = {}
         self.seconds = 0.0
         self.loop = ReportLoop(self, clock=lambda: self.seconds)
 
     async def report_on(self, part):
+        if part in self.measured:
+            await self.measured[part].wait()
         return PartReport(complete=False)
 
     async def call_scheduler(self, call):
@@ -179,6 +183,32 @@ def test_worker_ends_and_drops_what_the_scheduler_has_given_up():
         await node.report(Fate.DROPPED)
         assert node.reports[-1] is None
         assert node.job_parts == {}
+
+    asyncio.run(test())
+
+
+def test_part_that_is_measured_late_keeps_no_lease_from_being_renewed(monkeypatch):
+    """State that moves to disk is measured when it is there."""
+    monkeypatch.setattr(report_loop, "LATE_SECONDS", 0.01)
+
+    async def test():
+        node = FakeNode()
+        other = node.job_parts["other"] = FakePart()
+        gate = node.measured[node.part] = asyncio.Event()
+        node.answer = ReportAnswer(lease=60.0)
+        async with asyncio.timeout(20):
+            await node.loop._report_all()
+            assert other.threads.lease.is_open
+            assert not node.part.threads.lease.is_open
+            await node.loop._report_all()
+            assert node.part.threads.lease.is_open
+            assert node.reports.count(None) == 1
+            gate.set()
+            while node.loop._reporting:
+                await asyncio.sleep(0)
+            await node.loop._report_all()
+        assert len(node.reports) == 6
+        assert node.reports.count(None) == 1
 
     asyncio.run(test())
 

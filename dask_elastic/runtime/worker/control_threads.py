@@ -33,7 +33,7 @@ class ControlThreads:
         self._waiting = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-waits")
         self._reading = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-reads")
         self._building = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-builds")
-        self._reporting = ThreadPoolExecutor(1, thread_name_prefix="elastic-control-reports")
+        self._reporting = ThreadPoolExecutor(THREADS, thread_name_prefix="elastic-control-reports")
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Run something that may block for a moment.
@@ -58,7 +58,7 @@ class ControlThreads:
         return await _run_in(self._building, function, *arguments)
 
     async def report(self, function: Callable[..., T], *arguments: object) -> T:
-        """Run something that measures a job, one such call at a time; raises as `run`."""
+        """Run something that measures a job, and waits while its state is moved or copied; raises as `run`."""
         return await _run_in(self._reporting, function, *arguments)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 from distributed.comm.core import CommClosedError
@@ -95,6 +96,8 @@ class NodeRuntime:
         self._generations = NewestGenerations()
         self.task_ends = TaskEnds(lambda: worker.loop.asyncio_loop)
         self._threads = ControlThreads()
+        # Held while a part is measured: rates are those since the measurement before.
+        self._measuring: WeakKeyDictionary[JobPart, asyncio.Lock] = WeakKeyDictionary()
         self._closed = False
         self._tick = threading.Event()
         self.reports = ReportLoop(self)
@@ -162,7 +165,8 @@ class NodeRuntime:
 
     async def report_on(self, job_part: JobPart) -> PartReport:
         """Return a report about a job's part."""
-        return await self._threads.report(part_report, job_part)
+        async with self._measuring.setdefault(job_part, asyncio.Lock()):
+            return await self._threads.report(part_report, job_part)
 
     async def call_scheduler(self, call: Call[B]) -> B:
         """Call the scheduler; raises the error that it answers with."""

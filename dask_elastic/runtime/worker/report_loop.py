@@ -10,12 +10,16 @@ from collections.abc import Callable
 
 from distributed.comm.core import CommClosedError
 
-from dask_elastic.runtime.protocol.reports import Fate, PartReport, Report, ReportAnswer, report_seconds
+from dask_elastic.runtime.protocol.reports import Fate, PartReport, Report, report_seconds
 from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
 
 logger = logging.getLogger("dask_elastic.node")
+
+LATE_SECONDS = 0.25
+"""Measuring a part waits for state that is being moved or copied. After this time, others report, and its last report
+is repeated."""
 
 ENDED_SECONDS = 60.0
 """Seconds after which a part that has ended asks again whether its job is still known."""
@@ -42,6 +46,9 @@ class ReportLoop:
         self._clock = clock
         self._wanted = asyncio.Event()
         self._closed = False
+        # Parts whose report, or the repetition of the last one, is under way.
+        self._reporting: set[JobPart] = set()
+        self._repeating: set[JobPart] = set()
 
     def wake(self) -> None:
         """Report without waiting for the interval; called on the event loop."""
@@ -64,11 +71,14 @@ class ReportLoop:
         for job_part in list(self._node.job_parts.values()):
             if job_part.reported_end and self._clock() - job_part.asked_at < ENDED_SECONDS:
                 continue
-            try:
-                await self.report(job_part)
-            except Exception:  # the other jobs' reports, and the next one of this job, need this loop
-                if program_ends():
-                    return
+            # One after the other, unless one is late.
+            await asyncio.wait([self._node.spawn(self._guarded(job_part))], timeout=LATE_SECONDS)
+
+    async def _guarded(self, job_part: JobPart) -> None:
+        try:
+            await (self._repeat(job_part) if job_part in self._reporting else self.report(job_part))
+        except Exception:  # the other jobs' reports, and the next one of this job, need this loop
+            if not program_ends():
                 logger.exception("report of job %r", job_part.job)
 
     def _until_reports(self) -> float:
@@ -79,18 +89,27 @@ class ReportLoop:
 
     async def report(self, job_part: JobPart) -> None:
         """Report on a part, and do what the scheduler answers."""
-        ended = job_part.ended
-        report = None if job_part.reported_end else await self._measured(job_part, ended)
-        job_part.asked_at, requested = self._clock(), time.monotonic()
+        began, ended = self._clock(), job_part.ended
+        self._reporting.add(job_part)
         try:
-            answer = await self._told(job_part, report)
-        except (CommClosedError, OSError, AttributeError) as error:
-            # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
-            logger.debug("report of job %r was not delivered: %r", job_part.job, error)
+            report = None if job_part.reported_end else await self._measured(job_part, ended)
+            if await self._told(job_part, report):
+                job_part.reported_end = ended
+        finally:
+            self._reporting.discard(job_part)
+            if self._clock() - began > LATE_SECONDS:
+                # What has changed since is to be reported, too.
+                self.wake()
+
+    async def _repeat(self, job_part: JobPart) -> None:
+        """Renew the lease of a part whose report is late."""
+        if job_part in self._repeating:
             return
-        job_part.threads.lease.renew(requested, answer.lease)
-        job_part.reported_end = ended
-        self._follow(job_part, answer.fate)
+        self._repeating.add(job_part)
+        try:
+            await self._told(job_part, None)
+        finally:
+            self._repeating.discard(job_part)
 
     async def _measured(self, job_part: JobPart, ended: bool) -> PartReport | None:
         """Return a report to send; None if the last one still holds."""
@@ -100,13 +119,24 @@ class ReportLoop:
         last = job_part.last_report
         return last.changed(await self._node.report_on(job_part)) if last.is_due() else None
 
-    async def _told(self, job_part: JobPart, report: PartReport | None) -> ReportAnswer:
-        spec = job_part.spec
+    async def _told(self, job_part: JobPart, report: PartReport | None) -> bool:
+        """Send a report, and do what the scheduler answers; returns False if it was not delivered."""
+        spec, requested = job_part.spec, time.monotonic()
+        job_part.asked_at = self._clock()
+        call = Report(*spec.generation_id, spec.node, report, spec.incarnation)
         try:
-            return await self._node.call_scheduler(Report(*spec.generation_id, spec.node, report, spec.incarnation))
+            answer = await self._node.call_scheduler(call)
+        except (CommClosedError, OSError, AttributeError) as error:
+            # The next report replaces this one; a worker whose scheduler stays unreachable is closed by Dask.
+            logger.debug("report of job %r was not delivered: %r", job_part.job, error)
+            job_part.last_report.lost()
+            return False
         except BaseException:
             job_part.last_report.lost()
             raise
+        job_part.threads.lease.renew(requested, answer.lease)
+        self._follow(job_part, answer.fate)
+        return True
 
     def _follow(self, job_part: JobPart, fate: Fate) -> None:
         if fate is Fate.ENDS and job_part.end():
