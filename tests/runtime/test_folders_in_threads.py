@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 
 import pytest
 
@@ -15,6 +16,7 @@ from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, instances
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger, LedgerSnapshot
@@ -114,3 +116,20 @@ def test_checkpoint_opens_its_folder_and_pickles_its_ledgers_in_threads(fake, fo
     assert (opened, slimmed, pickled, loaded) == ([], [], [], [])
     snapshot, covered = in_checkpoint(Catalog(folder).load(1), "rows")
     assert (snapshot.count, snapshot.waiting, covered.reached) == (1, ((1,),), (0,))
+
+
+def test_storage_that_hangs_holds_up_neither_other_folders_nor_names_of_hosts():
+    blocked = threading.Event()
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        hung = [asyncio.ensure_future(in_thread(blocked.wait, 100)) for _ in range(40)]
+        try:
+            async with asyncio.timeout(20):
+                assert await in_thread(sum, [1, 2]) == 3
+                assert await loop.getaddrinfo("localhost", 80)
+        finally:
+            blocked.set()
+        await asyncio.gather(*hung)
+
+    asyncio.run(run())

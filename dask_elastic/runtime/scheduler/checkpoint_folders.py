@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from dask_elastic.checkpoint.accepted import continued
@@ -31,13 +32,19 @@ from dask_elastic.vocab.errors import SubmitError
 
 T = TypeVar("T")
 
+STORAGE_THREADS = 64
+"""Each job waits for storage in a few threads at most."""
+
+# Those of the event loop are fewer, and resolve the names of hosts as well: the storage of some jobs may hang.
+_THREADS = ThreadPoolExecutor(STORAGE_THREADS, thread_name_prefix="elastic-storage")
+
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run something that may block away from the event loop of the scheduler.
 
     Also the constructor of `CheckpointFolder` may block: file systems may connect in theirs.
     """
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *arguments)
 
 
 def place_of(url: str) -> str:
