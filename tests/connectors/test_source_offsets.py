@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import cloudpickle
+import dask.bag
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from dask_elastic.connectors import sources
 from dask_elastic.testing import check_source
 from dask_elastic.topology.source import SourceContext
-from dask_elastic.vocab.errors import TopologyError
+from dask_elastic.vocab.errors import SourceError, TopologyError
 
 SCHEMA = pa.schema({"n": pa.int64(), "word": pa.string(), "at": pa.timestamp("s")})
 
@@ -139,3 +140,16 @@ def test_source_of_epochs_rewinds_unless_the_loss_of_rows_is_accepted():
 def test_sources_over_files_tables_and_functions_rewind():
     made = [sources.Arrow(table(1)), sources.Parquet("x"), sources.Iterable(list)]
     assert [source.replayable for source in made] == [True] * 3
+
+
+def test_offsets_of_another_kind_of_source_are_refused():
+    table = pa.table({"n": [1, 2, 3]})
+    made = {
+        1: sources.Arrow(table),
+        (1, 2, 3): sources.Iterable(lambda: [table]),
+        "offset": sources.from_dask(dask.bag.from_sequence([{"n": 1}])),
+    }
+    for own, source in made.items():
+        for offset in made.keys() - {own}:
+            with pytest.raises(SourceError, match="is not an offset of this source"):
+                list(source.read(SourceContext(offset=offset)))

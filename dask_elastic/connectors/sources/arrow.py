@@ -104,6 +104,11 @@ class Arrow(ColumnSource):
             pruned.columns = pruned._needed = None
         return pruned
 
+    @property
+    def divided(self) -> str:
+        """How the rows are divided among the instances."""
+        return f"blocks of {self.batch_rows} rows" if self.parallel > 1 else ""
+
     def _offered(self) -> pa.Schema:
         return self.table.schema
 
@@ -133,11 +138,12 @@ class Arrow(ColumnSource):
         Raises
         ------
         SourceError
-            As `check`.
+            When the offset is of another kind of source, or as `check`.
         """
         table = self.table.select(self._names(self.table.schema))
-        offset = context.offset
-        done = offset if isinstance(offset, int) else 0
+        done = 0 if context.offset is None else context.offset
+        if not isinstance(done, int):
+            raise self._no_offset(done)
         most = self._rows_at_once(self.batch_rows, context.instances)
         for start in range(context.instance * self.batch_rows, len(table), context.instances * self.batch_rows):
             position = max(start, done)

@@ -107,6 +107,11 @@ class ColumnSource(Source):
         pruned._needed = columns
         return pruned
 
+    @property
+    def divided(self) -> str:
+        """How the rows are divided among the instances, where options decide it: a resumed job must not change it."""
+        return ""
+
     def known_schema(self) -> pa.Schema | None:
         """Return the schema of the rows that it yields, if the client knows it.
 
@@ -171,6 +176,10 @@ class ColumnSource(Source):
             ]
             hint = f"choose one of {_listed(times)}" if times else "no column is a time; cast one to a timestamp"
             raise SourceError(f"{self!r}: event_time {name!r} is {kind}, not a timestamp or date; {hint}.")
+
+    def _no_offset(self, offset: object) -> SourceError:
+        """Return the error for an offset of another kind of source, which had its name before a job was resumed."""
+        return SourceError(f"{self!r}: {offset!r} is not an offset of this source; submit the job anew.")
 
     def _rows_at_once(self, most: int, instances: int) -> int:
         """Return the largest number of rows that one batch may hold."""

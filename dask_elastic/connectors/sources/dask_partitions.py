@@ -133,11 +133,14 @@ class DaskPartitions(ColumnSource):
         Raises
         ------
         SourceError
-            When a partition cannot be computed, or as `check`.
+            When a partition cannot be computed, the offset is of another kind of source, or as `check`.
         SchemaMismatch
             When a partition has other columns or types than the schema or the partitions before it.
         """
-        done, skipped = context.offset if isinstance(context.offset, tuple) else (0, 0)
+        offset = (0, 0) if context.offset is None else context.offset
+        if not isinstance(offset, tuple) or len(offset) != 2:
+            raise self._no_offset(offset)
+        done, skipped = offset
         schema = self._offered()
         most = self._rows_at_once(self.batch_rows, context.instances)
         mine = range(context.instance, self._count, context.instances)

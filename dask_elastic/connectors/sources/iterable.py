@@ -127,12 +127,15 @@ class Iterable(ColumnSource):
         Raises
         ------
         SourceError
-            When the function does not return an iterable, an item cannot become rows, or as `check`.
+            When the function does not return an iterable, an item cannot become rows, the offset is of another kind
+            of source, or as `check`.
         SchemaMismatch
             When an item does not have the schema.
         """
-        offset = context.offset
-        items_done, rows_done = offset if isinstance(offset, tuple) else (0, 0)
+        offset = (0, 0) if context.offset is None else context.offset
+        if not isinstance(offset, tuple) or len(offset) != 2:
+            raise self._no_offset(offset)
+        items_done, rows_done = offset
         schema = self.schema
         names: list[str] = []
         has_all = False

@@ -169,7 +169,7 @@ class Kafka(ColumnSource):
         made = MessageRows(self._json, self._metadata, repr(self))
         offset = context.offset
         if offset is not None and not isinstance(offset, KafkaOffset):
-            raise SourceError(f"{self!r}: {offset!r} is not an offset of this source; submit the job anew.")
+            raise self._no_offset(offset)
         most = self._rows_at_once(self.batch_rows, context.instances)
         partitions = KafkaPartitions(
             {**self.options, "bootstrap.servers": self.servers}, self.topics, context, self.start, repr(self)

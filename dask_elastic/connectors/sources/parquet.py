@@ -149,7 +149,7 @@ class Parquet(ColumnSource):
         if offset is None:
             return 0, 0, 0
         if not isinstance(offset, tuple) or len(offset) != 4:
-            raise SourceError(f"{self!r}: {offset!r} is not an offset of this source; submit the job anew.")
+            raise self._no_offset(offset)
         if offset[0] != digest:
             raise SourceError(
                 f"{self!r}: the files or the number of instances changed since the job started, so it cannot resume. "

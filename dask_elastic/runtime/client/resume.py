@@ -150,6 +150,7 @@ def resume(
     _check_spools(summaries, saved.summaries, manifest)
     _check_drop(drop, summaries, saved.summaries, manifest)
     _check_dropped(summaries, manifest, drop)
+    _check_connectors(summaries, saved.summaries, manifest)
     continued = dataclasses.replace(job, summaries=summaries, resume=manifest.number, run=saved.run, savepoint=None)
     if manifest.savepoint:
         # The earlier run may go on: what the sinks write for this one must have other names.
@@ -326,6 +327,22 @@ def _check_spools(
                 f"source {name!r} {accepts}, and in checkpoint {manifest.number} it {before[name]}: rows that it has "
                 f"accepted would be lost or read twice. Leave it as it was, or give it another name and pass "
                 f"drop=[{name!r}]."
+            )
+
+
+def _check_connectors(
+    summaries: tuple[ComponentSummary, ...], former: tuple[ComponentSummary, ...], manifest: Manifest
+) -> None:
+    """Refuse other kinds of sources and sinks: they would take offsets and prepared rows for those of their own."""
+    before = {summary.name: summary.connector for summary in former}
+    for summary in summaries:
+        name, was, is_now = summary.name, before.get(summary.name), summary.connector
+        held = name in manifest.positions if summary.kind == "source" else any(manifest.prepared.get(name, ()))
+        if was and is_now and was != is_now and held:
+            what = "its position means other rows" if summary.kind == "source" else "it has prepared rows"
+            raise SubmitError(
+                f"{summary.kind} {name!r} is {is_now}, and in checkpoint {manifest.number} it is {was}: {what}. Leave "
+                f"it as it was, or give it another name and pass drop=[{name!r}]."
             )
 
 

@@ -196,6 +196,9 @@ class ComponentSummary(SharedMethods):
         The key columns of a stateful component that decide in which shard a key is.
     lossy : bool
         Whether a restart loses rows of it: of a source that cannot rewind, or a sink that promises "at-most-once".
+    connector : str
+        The class of this package of a source or sink, such as "sources.Arrow", and what its offsets depend on; empty
+        for one without, and in checkpoints of earlier versions.
     """
 
     name: str
@@ -220,6 +223,7 @@ class ComponentSummary(SharedMethods):
     configuration: str = ""
     routed_by: tuple[str, ...] = ()
     lossy: bool = False
+    connector: str = ""
 
     @property
     def computes(self) -> tuple[ComputeSummary, ...]:

@@ -23,11 +23,16 @@ from dask_elastic.topology.component import Branch, Component, Exit, build_compo
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
+from dask_elastic.topology.sink import Sink
+from dask_elastic.topology.source import Source
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
 from dask_elastic.vocab.errors import ColumnMissing, SourceError, SubmitError, TopologyError
 from dask_elastic.vocab.pickled_functions import pickled
+
+CONNECTORS = "dask_elastic.connectors.sources", "dask_elastic.connectors.sinks"
+"""The packages with the sources and sinks."""
 
 
 def checked_job(
@@ -179,11 +184,22 @@ def _summary(
             "spooled": durable and (source.spooled or (source.epochs > 0 and source.replayable)),
             "sent_schema": sent,
             "lossy": not source.replayable,
+            "connector": _connector(source),
         }
     elif isinstance(operator, SinkOperator):
-        about["lossy"] = operator.sink.promise == "at-most-once"
+        about |= {"lossy": operator.sink.promise == "at-most-once", "connector": _connector(operator.sink)}
     about |= {"kinds": component.kinds, "edges": component.edges}
     return ComponentSummary(component.name, component.kind, component.inputs, component.operators, **about)
+
+
+def _connector(made: Source | Sink) -> str:
+    """Return the class of this package that a source or sink is of, and what its offsets depend on; empty if none."""
+    divided = getattr(made, "divided", "")
+    for kind in type(made).__mro__:
+        package, _, _ = kind.__module__.rpartition(".")
+        if package in CONNECTORS:
+            return f"{package.rpartition('.')[2]}.{kind.__name__}" + (f" in {divided}" if divided else "")
+    return ""
 
 
 def _compute_summary(operator: Compute, inputs: Mapping[str, pa.Schema | None], durable: bool) -> ComputeSummary:
