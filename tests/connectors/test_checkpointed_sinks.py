@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections import Counter
 from dataclasses import replace
 
@@ -107,6 +108,31 @@ def test_committed_file_that_a_reader_has_taken_does_not_prevent_a_restart(tmp_p
     sink.open(generation(1)).recover([prepared], 1)
     assert "sink 'out' of job 'job'" in caplog.text
     assert "unless another program has taken it" in caplog.text.lower()
+
+
+def test_rows_before_the_checkpoint_are_shown_in_the_directory_of_before_or_where_it_was_moved(tmp_path, caplog):
+    before, other, moved = (tmp_path / name for name in ("before", "other", "moved"))
+    writer = sinks.Parquet(before).open(generation(0))
+    prepared = []
+    for checkpoint in (1, 2):
+        writer.write(numbers(checkpoint, checkpoint + 1))
+        prepared.append(pickle.loads(pickle.dumps(writer.prepare(checkpoint))))
+    sinks.Parquet(other).open(generation(1)).recover(prepared[:1], 1)
+    assert (shown(before), shown(other)) == ([1], [])
+    before.rename(moved)
+    sinks.Parquet(moved).open(generation(2)).recover(prepared, 2)
+    assert shown(moved) == [1, 2]
+    assert not before.exists()
+    sinks.Parquet(other).open(generation(3)).recover(prepared, 2)
+    assert "prepared file" in caplog.text
+
+
+def test_handle_of_an_earlier_version_is_committed(tmp_path):
+    writer = sinks.Parquet(tmp_path).open(generation(0))
+    writer.write(numbers(0, 2))
+    names = tuple(writer.prepare(1).names)
+    sinks.Parquet(tmp_path).open(generation(1)).recover([names], 1)
+    assert shown(tmp_path) == [0, 1]
 
 
 def test_overwrite_deletes_files_of_jobs_with_checkpoints(tmp_path):

@@ -132,6 +132,23 @@ def test_table_that_was_deleted_fails_the_commit(tmp_path):
         sink.open(context(1)).recover([prepared], 1)
 
 
+def test_rows_before_the_checkpoint_are_added_to_the_table_of_before_or_where_it_was_moved(tmp_path):
+    before, other, moved = (tmp_path / name for name in ("before", "other", "moved"))
+    writer = sinks.Delta(before).open(context())
+    prepared = []
+    for checkpoint in (1, 2, 3):
+        writer.write(numbers(checkpoint, checkpoint + 1))
+        prepared.append(cloudpickle.loads(cloudpickle.dumps(writer.prepare(checkpoint))))
+    writer.commit(prepared[0])
+    write_deltalake(other, pa.table(numbers(7, 8)))
+    sinks.Delta(other).open(context(1)).recover(prepared[:2], 2)
+    assert (rows(before), rows(other)) == ([1, 2], [7])
+    before.rename(moved)
+    sinks.Delta(moved).open(context(2)).recover(prepared, 3)
+    assert rows(moved) == [1, 2, 3]
+    assert not before.exists()
+
+
 def test_writers_that_start_together_create_the_table_once(tmp_path):
     sink = sinks.Delta(tmp_path / "new")
     start = threading.Barrier(4)

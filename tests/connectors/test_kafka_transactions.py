@@ -134,6 +134,34 @@ def test_missing_rows_of_a_forgotten_commit_are_a_warning_and_damaged_ones_an_er
     assert "the staged rows of checkpoint 1 are missing" in caplog.text
 
 
+def test_rows_before_the_checkpoint_go_to_the_topic_of_before(broker, staging):
+    writer = opened(staging)
+    prepared = []
+    for checkpoint in (1, 2):
+        writer.write(ROWS)
+        prepared.append(writer.prepare(checkpoint))
+    writer.commit(prepared[0])
+    now = sinks.Kafka("late", "broker", guarantee="exactly-once")
+    context = SinkContext("job", "out", run="r", checkpoints=True, generation=1, restored=True, staging=staging)
+    writer = now.open(context)
+    writer.recover(prepared, 2)
+    writer.write(ROWS)
+    writer.commit(writer.prepare(3))
+    assert numbers(broker) == [1, 2, 3, 1, 2, 3]
+    assert len(broker.messages["late"]) == 3
+
+
+def test_rows_that_were_staged_are_sent_once_after_a_change_to_at_least_once(broker, staging, tmp_path):
+    writer = opened(staging)
+    writer.write(ROWS)
+    prepared = writer.prepare(1)
+    context = SinkContext("job", "out", run="r", checkpoints=True, generation=1, restored=True, staging=staging)
+    for _ in range(2):
+        sinks.Kafka("delays", "broker").open(context).recover([prepared], 1)
+    assert numbers(broker) == [1, 2, 3]
+    assert files(tmp_path) == []
+
+
 def test_message_that_brokers_would_refuse_fails_before_the_checkpoint(broker, staging):
     writer = opened(staging, options={"message.max.bytes": 2_000})
     with pytest.raises(SinkError, match=r"a message of 2,0\d\d bytes is larger than message.max.bytes"):

@@ -219,6 +219,25 @@ def test_rows_are_converted_to_an_existing_table_in_another_schema(database):
     writer.abort()
 
 
+def test_rows_before_the_checkpoint_are_written_beside_the_staging_table_of_before(database):
+    for schema in ("reports", "archive"):
+        database.run(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        database.run(f"CREATE SCHEMA {schema}")
+    writer = sinks.Postgres(database.uri, "reports.delays").open(context())
+    prepared = []
+    for checkpoint in (1, 2):
+        writer.write(numbers(checkpoint, checkpoint + 1))
+        prepared.append(cloudpickle.loads(cloudpickle.dumps(writer.prepare(checkpoint))))
+    writer.commit(prepared[0])
+    for generation in (1, 2):
+        writer = sinks.Postgres(database.uri, "archive.delays").open(context(generation))
+        writer.recover(prepared, 2)
+    writer.write(numbers(3, 4))
+    writer.commit(writer.prepare(3))
+    assert database.run("SELECT n FROM reports.delays ORDER BY 1") == [(1,), (2,)]
+    assert database.run("SELECT n FROM archive.delays") == [(3,)]
+
+
 def test_value_that_does_not_fit_fails_before_the_checkpoint_is_complete(database):
     database.run("CREATE TABLE delays (n smallint CHECK (n < 100), value text)")
     for count in (40_000, 101):

@@ -35,7 +35,7 @@ class Producer:
     """The calls of a producer that the sink makes; each is refused once another producer has the transactional id."""
 
     def __init__(self, broker: Broker, options: dict[str, Any]):
-        self.broker, self.identity = broker, options["transactional.id"]
+        self.broker, self.identity = broker, str(options.get("transactional.id"))
         self.epoch = 0
         self.open: list[tuple[str, bytes | None, bytes | None]] | None = None
         self.offsets: dict[str, dict[tuple[str, int], int]] = {}

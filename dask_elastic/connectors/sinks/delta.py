@@ -102,12 +102,14 @@ class Delta(Sink):
         lack = lacking("deltalake", "deltalake", "delta")
         if lack is not None:
             raise SinkError(f"{where}: {lack}")
-        return _Writer(DeltaFolder(self.table, self.storage_options, where), context, self.rows_per_file, where)
+        folder = DeltaFolder(self.table, self.storage_options, where)
+        return _Writer(folder, self.table, context, self.rows_per_file, where)
 
 
 class _Writer(SinkWriter):
-    def __init__(self, folder: DeltaFolder, context: SinkContext, rows_per_file: int, where: str):
+    def __init__(self, folder: DeltaFolder, table: str, context: SinkContext, rows_per_file: int, where: str):
         self._folder = folder
+        self._table = table
         self._context = context
         self._where = where
         run = context.run or uuid.uuid4().hex
@@ -141,12 +143,12 @@ class _Writer(SinkWriter):
         files, self._finished = tuple(self._finished), []
         self._checkpoint = checkpoint
         writer = f"dask_elastic-{self._digest}-{self._context.instance}"
-        return DeltaTransaction(writer, checkpoint, files) if files else None
+        return DeltaTransaction(writer, checkpoint, files, self._table) if files else None
 
     def commit(self, prepared: object) -> None:
         if not isinstance(prepared, DeltaTransaction):
             raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Delta.")
-        self._folder.commit(prepared)
+        self._folder.of(prepared).commit(prepared)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)

@@ -33,11 +33,24 @@ class AddedFile(NamedTuple):
 
 
 class DeltaTransaction(NamedTuple):
-    """The handle of a prepared transaction: the writer's identifier, the number of its checkpoint, and its files."""
+    """The handle of a prepared transaction.
+
+    Parameters
+    ----------
+    writer : str
+        The writer's identifier.
+    checkpoint : int
+        The number of its checkpoint.
+    files : tuple of AddedFile
+        The files.
+    table : str
+        The table; empty in handles of earlier versions.
+    """
 
     writer: str
     checkpoint: int
     files: tuple[AddedFile, ...]
+    table: str = ""
 
 
 class DeltaFolder:
@@ -119,8 +132,7 @@ class DeltaFolder:
         for attempt in range(ATTEMPTS):
             try:
                 table = self._table()
-                newest = table.transaction_version(transaction.writer)
-                if newest is not None and newest >= transaction.checkpoint:
+                if _is_committed(table, transaction):
                     return
                 self._add(table, transaction.files, properties)
                 return
@@ -128,6 +140,30 @@ class DeltaFolder:
                 # Another writer may have committed the same transaction meanwhile: the next attempt sees it.
                 if attempt + 1 == ATTEMPTS:
                     raise SinkError(f"{self._where}: cannot be committed: {error}") from error
+
+    def of(self, transaction: DeltaTransaction) -> DeltaFolder:
+        """Return where a transaction is committed: here, or at the table that the sink had before the job was resumed.
+
+        Raises
+        ------
+        SinkError
+            When the former table cannot be opened.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if transaction.table in ("", self._path):
+            return self
+        try:
+            # The table may have been moved, with its log and its files.
+            here = DeltaTable.is_deltatable(self._path, self._options) and (
+                _is_committed(self._table(), transaction)
+                or self.filesystem.get_file_info(self.root + transaction.files[0].path).type is fs.FileType.File
+            )
+        except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            raise SinkError(f"{self._where}: cannot be opened: {error}") from error
+        where = f"{self._where}, before {transaction.table}"
+        return self if here else DeltaFolder(transaction.table, self._options, where)
 
     def files(self) -> set[str]:
         """Return the files that the table has, relative to its root; none if there is no table.
@@ -192,6 +228,11 @@ class DeltaFolder:
             AddAction(file.path, file.nbytes, {}, now, True, json.dumps({"numRecords": file.rows})) for file in files
         ]
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+
+
+def _is_committed(table: DeltaTable, transaction: DeltaTransaction) -> bool:
+    newest = table.transaction_version(transaction.writer)
+    return newest is not None and newest >= transaction.checkpoint
 
 
 def is_local(path: str) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dask_elastic.connectors.libraries import lacking
 from dask_elastic.connectors.sinks.kafka_messages import KafkaMessages
-from dask_elastic.connectors.sinks.kafka_transactions import TransactionWriter
+from dask_elastic.connectors.sinks.kafka_transactions import Committer, KafkaTransaction, TransactionWriter
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
 
@@ -172,7 +172,16 @@ class _Sender(SinkWriter):
         self._checkpoint = checkpoint
         return None
 
+    def commit(self, prepared: object) -> None:
+        """Send what was staged before the job was resumed with another guarantee."""
+        staging = self._context.staging
+        if not isinstance(prepared, KafkaTransaction) or staging is None:
+            raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Kafka.")
+        options = self._sink._client_options()
+        Committer(prepared.identity, prepared.topic, options, self._where).commit(prepared, staging)
+
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
+        super().recover(prepared, checkpoint)
         self._checkpoint = checkpoint
 
     def _headers(self) -> Headers:

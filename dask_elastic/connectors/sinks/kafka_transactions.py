@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dask_elastic.connectors.sinks.kafka_messages import KafkaMessages
-from dask_elastic.topology.sink import SinkContext, SinkWriter
+from dask_elastic.topology.sink import SinkContext, SinkWriter, Staging
 from dask_elastic.vocab.errors import ElasticError, SinkError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class TransactionWriter(SinkWriter):
         self._held_bytes = 0
         self._staged: list[Any] = []
         self._most = int(self._options.get("message.max.bytes", MOST_BYTES)) - OVERHEAD
-        self._committer = _Committer(self._identity, topic, self._options, where)
+        self._committer = Committer(self._identity, topic, self._options, where)
         # Brokers that do not allow the transactions are found before any row is processed.
         self._committer.open()
 
@@ -153,18 +153,13 @@ class TransactionWriter(SinkWriter):
         """Send staged messages in one transaction, unless they were committed before, and delete them."""
         if not isinstance(prepared, KafkaTransaction):
             raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Kafka.")
-        own = prepared.identity == self._identity
-        committer = (
-            self._committer if own else _Committer(prepared.identity, prepared.topic, self._options, self._where)
-        )
-        if committer.newest() < prepared.checkpoint:
-            batches = [self._staging.read(file) for file in prepared.files]
-            if any(batch is None for batch in batches):
-                logger.warning(_MISSING, self._where, prepared.checkpoint)
-            else:
-                committer.send([rows for batch in batches if batch is not None for rows in batch], prepared.checkpoint)
-        for file in prepared.files:
-            self._staging.delete(file)
+        if prepared.identity == self._identity and prepared.topic == self._topic:
+            self._committer.commit(prepared, self._staging)
+            return
+        Committer(prepared.identity, prepared.topic, self._options, self._where).commit(prepared, self._staging)
+        if prepared.identity == self._identity:
+            # Of another topic, which the sink had before the job was resumed: it has taken over the transactional id.
+            self._committer = Committer(self._identity, self._topic, self._options, self._where)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         """Commit what a checkpoint holds, and delete what writers of earlier generations have left."""
@@ -180,8 +175,20 @@ class TransactionWriter(SinkWriter):
             self._held, self._held_bytes = [], 0
 
 
-class _Committer:
-    """Sends transactions under one transactional id, which it takes over from other writers when it is used first."""
+class Committer:
+    """Sends transactions under one transactional id, which it takes over from other writers when it is used first.
+
+    Parameters
+    ----------
+    identity : str
+        The transactional id.
+    topic : str
+        The topic.
+    options : mapping
+        Options of the client.
+    where : str
+        Sink, job and topic, for errors.
+    """
 
     def __init__(self, identity: str, topic: str, options: Mapping[str, Any], where: str):
         self._identity = identity
@@ -189,6 +196,17 @@ class _Committer:
         self._options = dict(options)
         self._where = where
         self._clients: tuple[Producer, Consumer] | None = None
+
+    def commit(self, transaction: KafkaTransaction, staging: Staging) -> None:
+        """Send staged messages in one transaction, unless they were committed before, and delete them."""
+        if self.newest() < transaction.checkpoint:
+            batches = [staging.read(file) for file in transaction.files]
+            if any(batch is None for batch in batches):
+                logger.warning(_MISSING, self._where, transaction.checkpoint)
+            else:
+                self.send([rows for batch in batches if batch is not None for rows in batch], transaction.checkpoint)
+        for file in transaction.files:
+            staging.delete(file)
 
     def newest(self) -> int:
         """Return the newest checkpoint that was committed, 0 for none; no other writer commits a later one then."""

@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -27,6 +27,13 @@ WRITTEN_HERE = re.compile(r"\.?part-.+-[0-9a-f]{12}(-g\d+-c\d+)?-\d+-\d+-\d{5,}\
 MISSING = "%s: the prepared file %s does not exist. Unless another program has taken it since, its rows are lost."
 
 logger = logging.getLogger("dask_elastic.sinks")
+
+
+class ParquetTransaction(NamedTuple):
+    """The handle of a prepared transaction: the directory, and the visible names of its files."""
+
+    directory: str
+    names: tuple[str, ...]
 
 
 class Parquet(Sink):
@@ -140,7 +147,7 @@ class Parquet(Sink):
                 self._apply_mode(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
-        return _Writer(filesystem, f"{root}/", siblings, context, self.rows_per_file, self.compression, where)
+        return _Writer(self, _Directory(filesystem, f"{root}/", where), siblings, context)
 
     def _apply_mode(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
         """Refuse or delete existing files as the mode demands."""
@@ -172,26 +179,21 @@ class _Writer(SinkWriter):
     complete checkpoint or to an earlier one if that number is lower, and to an incomplete one if not.
     """
 
-    def __init__(
-        self,
-        filesystem: fs.FileSystem,
-        directory: str,
-        siblings: str,
-        context: SinkContext,
-        rows_per_file: int,
-        compression: str,
-        where: str,
-    ):
-        self._filesystem = filesystem
+    def __init__(self, sink: Parquet, directory: _Directory, siblings: str, context: SinkContext):
+        self._sink = sink
         self._directory = directory
         self._siblings = siblings
         self._context = context
-        self._where = where
         self._checkpoint = 0
         # Files that are complete and not prepared yet.
         self._finished: list[str] = []
         self._files = RollingFiles(
-            filesystem, self._hidden_path, rows_per_file, compression, where, finished=self._file_finished
+            directory.filesystem,
+            self._hidden_path,
+            sink.rows_per_file,
+            sink.compression,
+            directory.where,
+            finished=self._file_finished,
         )
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -199,79 +201,119 @@ class _Writer(SinkWriter):
 
     def close(self) -> None:
         self._files.finish()
-        self._show(self._finished)
+        self._directory.show(self._finished)
         self._finished = []
 
     def abort(self) -> None:
         self._files.abort()
         for name in self._finished:
-            self._delete(_hidden(name))
+            self._directory.delete(_hidden(name))
         self._finished = []
 
     def prepare(self, checkpoint: int) -> object | None:
         self._files.finish()
         prepared, self._finished = tuple(self._finished), []
         self._checkpoint = checkpoint
-        if prepared:
-            self._sync_directory()
-        return prepared or None
+        if not prepared:
+            return None
+        self._directory.sync()
+        return ParquetTransaction(self._sink.directory, prepared)
 
     def commit(self, prepared: object) -> None:
         if not isinstance(prepared, tuple):
-            raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Parquet.")
-        self._show(list(prepared), prepared=True)
+            raise SinkError(f"{self._directory.where}: {prepared!r} is not a transaction of sinks.Parquet.")
+        # Handles of earlier versions are the names alone.
+        former, names = prepared if isinstance(prepared, ParquetTransaction) else ("", prepared)
+        left = self._directory.show_prepared(names)
+        if left and former not in ("", self._sink.directory):
+            # The job was resumed with another directory.
+            left = self._former(former).show_prepared(left)
+        for name in left:
+            # A reader may have moved it away after an earlier commit: that must not prevent a restart.
+            logger.warning(MISSING, self._directory.where, f"{former or self._sink.directory}/{name}")
+
+    def _former(self, url: str) -> _Directory:
+        where = f"{self._directory.where}, before {url}"
+        try:
+            filesystem, root = locate(url, self._sink.storage_options)
+        except (OSError, ValueError, ImportError, pa.ArrowException) as error:
+            raise SinkError(f"{where}: cannot be opened: {error}") from error
+        return _Directory(filesystem, f"{root}/", where)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)
         self._checkpoint = checkpoint
         own = re.compile(rf"\.{re.escape(self._siblings)}g(\d+)-c(\d+)-\d+-\d+-\d+\.parquet\.writing")
-        for info in self._filesystem.get_file_info(fs.FileSelector(self._directory)):
-            found = own.fullmatch(info.base_name)
+        for name in self._directory.names():
+            found = own.fullmatch(name)
             if found and int(found[1]) < self._context.generation and int(found[2]) >= checkpoint:
-                self._delete(info.base_name)
+                self._directory.delete(name)
 
     def _hidden_path(self, number: int) -> str:
         context = self._context
         restart = f"g{context.generation}-c{self._checkpoint}-" if context.checkpoints else ""
         name = f"{self._siblings}{restart}{context.node}-{context.instance}-{number:05d}.parquet"
-        return f"{self._directory}{_hidden(name)}"
+        return f"{self._directory.path}{_hidden(name)}"
 
     def _file_finished(self, file: FinishedFile) -> None:
         name = _visible(file.path.rpartition("/")[2])
         if self._context.checkpoints:
             self._finished.append(name)
         else:
-            self._show([name])
+            self._directory.show([name])
 
-    def _show(self, names: list[str], prepared: bool = False) -> None:
-        """Rename files to their visible names; prepared ones may have them already."""
+
+class _Directory:
+    """The directory of a sink, whose files have hidden names until they are shown."""
+
+    def __init__(self, filesystem: fs.FileSystem, path: str, where: str):
+        self.filesystem = filesystem
+        self.path = path
+        self.where = where
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return [info.base_name for info in self.filesystem.get_file_info(fs.FileSelector(self.path))]
+
+    def show(self, names: Sequence[str]) -> None:
+        """Rename files to their visible names."""
         for name in names:
-            hidden, visible = (f"{self._directory}{each}" for each in (_hidden(name), name))
             try:
-                if prepared and self._is_missing(hidden):
-                    if self._is_missing(visible):
-                        # A reader may have moved it away after an earlier commit: that must not prevent a restart.
-                        logger.warning(MISSING, self._where, visible)
-                else:
-                    self._filesystem.move(hidden, visible)
+                self.filesystem.move(self.path + _hidden(name), self.path + name)
             except (OSError, pa.ArrowException) as error:
-                raise SinkError(f"{self._where}: cannot finish {visible}: {error}") from error
+                raise SinkError(f"{self.where}: cannot finish {self.path}{name}: {error}") from error
         if names:
-            self._sync_directory()
+            self.sync()
 
-    def _is_missing(self, path: str) -> bool:
-        return bool(self._filesystem.get_file_info(path).type is fs.FileType.NotFound)
+    def show_prepared(self, names: Sequence[str]) -> list[str]:
+        """Rename files, which may have their visible names already; return those that do not exist."""
+        hidden = [name for name in names if not self._is_missing(_hidden(name))]
+        self.show(hidden)
+        others = [name for name in names if name not in hidden]
+        missing = [name for name in others if self._is_missing(name)]
+        if len(missing) < len(others):
+            # The writer that has renamed them may have been lost before it synced.
+            self.sync()
+        return missing
 
-    def _sync_directory(self) -> None:
-        if isinstance(self._filesystem, fs.LocalFileSystem):
+    def _is_missing(self, name: str) -> bool:
+        try:
+            return bool(self.filesystem.get_file_info(self.path + name).type is fs.FileType.NotFound)
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(f"{self.where}: cannot find {self.path}{name}: {error}") from error
+
+    def sync(self) -> None:
+        """Make the names of the files durable, where they are on a local disk."""
+        if isinstance(self.filesystem, fs.LocalFileSystem):
             try:
-                sync(self._directory)
+                sync(self.path)
             except OSError as error:
-                raise SinkError(f"{self._where}: cannot be synced to disk: {error}") from error
+                raise SinkError(f"{self.where}: cannot be synced to disk: {error}") from error
 
-    def _delete(self, name: str) -> None:
+    def delete(self, name: str) -> None:
+        """Delete a file; one that does not exist is no error."""
         with contextlib.suppress(FileNotFoundError):
-            self._filesystem.delete_file(f"{self._directory}{name}")
+            self.filesystem.delete_file(self.path + name)
 
 
 def _hidden(name: str) -> str:

@@ -103,13 +103,14 @@ class Postgres(Sink):
             lack = lacking(name.replace("-", "_"), name, "postgres")
             if lack is not None:
                 raise SinkError(f"{where}: {lack}")
-        return _Writer(PostgresSession(self.uri, self.table, self.key, where), self.key, context, where)
+        return _Writer(self, PostgresSession(self.uri, self.table, self.key, where), context, where)
 
 
 class _Writer(SinkWriter):
-    def __init__(self, session: PostgresSession, key: tuple[str, ...], context: SinkContext, where: str):
+    def __init__(self, sink: Postgres, session: PostgresSession, context: SinkContext, where: str):
         self._session = session
-        self._key = key
+        self._table = sink.table
+        self._key = sink.key
         self._context = context
         self._where = where
         self._run = context.run or uuid.uuid4().hex
@@ -157,7 +158,7 @@ class _Writer(SinkWriter):
         context = self._context
         staging = f"{self._prefix}_g{context.generation}_c{checkpoint}_i{context.instance}"
         transaction = PostgresTransaction(
-            context.job, self._run, context.operator, context.instance, checkpoint, staging
+            context.job, self._run, context.operator, context.instance, checkpoint, staging, self._table
         )
         self._session.stage(transaction)
         self._copied = False

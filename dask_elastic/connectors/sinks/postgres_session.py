@@ -20,7 +20,21 @@ ORDER = "dask_elastic_order"
 
 
 class PostgresTransaction(NamedTuple):
-    """The handle of a prepared transaction: who wrote it, and the staging table with its rows."""
+    """The handle of a prepared transaction.
+
+    Parameters
+    ----------
+    job, run, sink : str
+        Who wrote it.
+    instance : int
+        The instance of the sink.
+    checkpoint : int
+        The number of its checkpoint.
+    staging : str
+        The staging table with its rows.
+    table : str
+        The table beside which that is; empty in handles of earlier versions.
+    """
 
     job: str
     run: str
@@ -28,6 +42,7 @@ class PostgresTransaction(NamedTuple):
     instance: int
     checkpoint: int
     staging: str
+    table: str = ""
 
 
 class PostgresSession:
@@ -52,7 +67,7 @@ class PostgresSession:
         self._error = adbc_driver_manager.Error
         self._where = where
         self._table = qualified(table)
-        self._schema = table.partition(".")[0] if "." in table else None
+        self._schema = _schema(table)
         self._key = key
         self._order = 0
         self._columns = ""
@@ -79,8 +94,9 @@ class PostgresSession:
         Values that do not fit the types or constraints of the table fail here, before the checkpoint is complete.
         """
         with self._transaction("cannot prepare rows") as cursor:
-            cursor.execute(f"CREATE TABLE {self._staging(transaction)} (LIKE {self._table} INCLUDING CONSTRAINTS)")
-            cursor.execute(f"INSERT INTO {self._staging(transaction)} ({self._columns}) {self._incoming()}")
+            staging = _beside(transaction.staging, self._schema)
+            cursor.execute(f"CREATE TABLE {staging} (LIKE {self._table} INCLUDING CONSTRAINTS)")
+            cursor.execute(f"INSERT INTO {staging} ({self._columns}) {self._incoming()}")
             cursor.execute(f"TRUNCATE {INCOMING}")
 
     def insert(self) -> None:
@@ -90,21 +106,27 @@ class PostgresSession:
             cursor.execute(f"TRUNCATE {INCOMING}")
 
     def commit(self, transaction: PostgresTransaction) -> None:
-        """Move the rows of a transaction to the table and record it; a recorded one is left alone."""
-        self._create_commits()
-        staging = self._staging(transaction)
+        """Move the rows of a transaction to its table and record it; a recorded one is left alone.
+
+        Its table is in another schema if the job was resumed with one since.
+        """
+        table, schema = self._table, self._schema
+        if transaction.table and (former := _schema(transaction.table)) != schema:
+            table, schema = qualified(transaction.table), former
+        commits, staging = _beside(COMMITS, schema), _beside(transaction.staging, schema)
+        self._create_commits(commits)
         with self._transaction("cannot commit") as cursor:
             cursor.execute(
-                f"INSERT INTO {self._commits} AS known VALUES ($1, $2, $3, $4, $5) "
+                f"INSERT INTO {commits} AS known VALUES ($1, $2, $3, $4, $5) "
                 "ON CONFLICT (job, run, sink, instance) DO UPDATE SET checkpoint = EXCLUDED.checkpoint "
                 "WHERE known.checkpoint < EXCLUDED.checkpoint RETURNING checkpoint",
                 transaction[:5],
             )
             if cursor.fetchall():
-                columns = self._staged_columns(cursor, transaction)
+                columns = self._staged_columns(cursor, staging)
                 conflict = self._on_conflict(columns)
                 listed = ", ".join(quoted(name) for name in columns)
-                cursor.execute(f"INSERT INTO {self._table} ({listed}) SELECT {listed} FROM {staging} {conflict}")
+                cursor.execute(f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {staging} {conflict}")
             cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
     def sweep(self, prefix: str, generation: int, checkpoint: int) -> None:
@@ -120,24 +142,13 @@ class PostgresSession:
         for match in found:
             if int(match[1]) < generation and int(match[2]) > checkpoint:
                 with self._transaction("cannot drop a staging table") as cursor:
-                    cursor.execute(f"DROP TABLE IF EXISTS {self._beside(match[0])}")
+                    cursor.execute(f"DROP TABLE IF EXISTS {_beside(match[0], self._schema)}")
 
     def close(self) -> None:
         """Close the connection; rows in its temporary table are dropped."""
         # It may be broken; what was committed is not affected.
         with suppress(self._error):
             self._connection.close()
-
-    @property
-    def _commits(self) -> str:
-        return self._beside(COMMITS)
-
-    def _beside(self, table: str) -> str:
-        """Return the name of another table in the schema of this one."""
-        return quoted(table) if self._schema is None else f"{quoted(self._schema)}.{quoted(table)}"
-
-    def _staging(self, transaction: PostgresTransaction) -> str:
-        return self._beside(transaction.staging)
 
     def _incoming(self) -> str:
         """Return the query of the copied rows; with a key, of the last row of each."""
@@ -154,8 +165,8 @@ class PostgresSession:
         changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in names if name not in key)
         return f"ON CONFLICT ({', '.join(key)}) DO " + (f"UPDATE SET {changes}" if changes else "NOTHING")
 
-    def _staged_columns(self, cursor: Any, transaction: PostgresTransaction) -> list[str]:
-        cursor.execute(f"SELECT * FROM {self._staging(transaction)} LIMIT 0")
+    def _staged_columns(self, cursor: Any, staging: str) -> list[str]:
+        cursor.execute(f"SELECT * FROM {staging} LIMIT 0")
         return [column[0] for column in cursor.description]
 
     def _create_table(self) -> None:
@@ -170,13 +181,13 @@ class PostgresSession:
                 if key:
                     cursor.execute(f"ALTER TABLE {self._table} ADD PRIMARY KEY ({key})")
 
-    def _create_commits(self) -> None:
+    def _create_commits(self, commits: str) -> None:
         with self._transaction("cannot create the table of commits") as cursor:
-            cursor.execute("SELECT to_regclass($1)::text", (self._commits,))
+            cursor.execute("SELECT to_regclass($1)::text", (commits,))
             if cursor.fetchall()[0][0] is None:
                 cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))", (COMMITS,))
                 cursor.execute(
-                    f"CREATE TABLE IF NOT EXISTS {self._commits} (job text, run text, sink text, instance bigint, "
+                    f"CREATE TABLE IF NOT EXISTS {commits} (job text, run text, sink text, instance bigint, "
                     "checkpoint bigint, PRIMARY KEY (job, run, sink, instance))"
                 )
 
@@ -202,6 +213,15 @@ class PostgresSession:
 def quoted(name: str) -> str:
     """Return a name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _schema(table: str) -> str | None:
+    return table.partition(".")[0] if "." in table else None
+
+
+def _beside(table: str, schema: str | None) -> str:
+    """Return the name of a table in the schema of another one, as SQL writes it."""
+    return quoted(table) if schema is None else f"{quoted(schema)}.{quoted(table)}"
 
 
 def qualified(table: str) -> str:
