@@ -92,6 +92,32 @@ def test_files_have_no_names_and_free_their_space_with_the_store(tmp_path: Path)
     assert files.nbytes == 0
 
 
+def test_files_are_made_at_the_same_time_where_none_is_without_a_name_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, unlink, files = os.open, Path.unlink, UnnamedFiles(tmp_path)
+    made: list[Any] = []
+
+    def named_only(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return opened(path, flags, *more, **options)
+
+    def late(path: Path, **options: Any) -> None:
+        if not made:
+            made.append(None)
+            # What another thread does meanwhile.
+            made.append(files.open())
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "open", named_only)
+    monkeypatch.setattr(Path, "unlink", late)
+    made.append(files.open())
+    for file in made[1:]:
+        file.extend(1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_state_moves_to_disk_when_it_would_exceed_its_limit(files: UnnamedFiles) -> None:
     store, asked = made(), []
 

@@ -9,6 +9,7 @@ import resource
 import shutil
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ RESIDENT_BYTES = 256 * 2**20
 
 _PAGE_BITS = mmap.PAGESIZE.bit_length() - 1
 _PREFETCHED_READS = 64
+_NUMBERS = itertools.count()
 
 
 class UnnamedFiles:
@@ -238,14 +240,16 @@ class UnnamedFile:
 
 def _open_unnamed(folder: Path) -> int:
     flags = os.O_RDWR | os.O_CLOEXEC
-    try:
+    with suppress(AttributeError, OSError):
         return os.open(folder, flags | os.O_TMPFILE, 0o600)
-    except (AttributeError, OSError):
-        # Not every file system has files that never had a name.
-        path = folder / f"state-{os.getpid()}-{id(object()):x}"
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-        path.unlink()
-        return descriptor
+    # Not every file system has files that never had a name. Other threads make some at the same time, and perhaps a
+    # process of the same number in another container.
+    while True:
+        path = folder / f"state-{os.getpid()}-{next(_NUMBERS)}"
+        with suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            path.unlink()
+            return descriptor
 
 
 def _pages_read() -> int:
