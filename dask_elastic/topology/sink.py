@@ -70,7 +70,8 @@ class SinkContext:
         A number that grows with each restart of the job. Writers of an earlier generation may hang and continue: what
         they leave must be told apart from what this one writes.
     restored : bool
-        Whether the job was restarted from a checkpoint: `SinkWriter.recover` is called before the first row.
+        Whether the job was restarted from a checkpoint, or after a writer of the sink had opened: `SinkWriter.recover`
+        is called before the first row.
     staging : Staging or None
         Keeps rows until they are committed, for sinks that have no place of their own; None without checkpoints.
 
@@ -202,7 +203,8 @@ class SinkWriter(ABC):
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         """Commit what a checkpoint holds, and remove what later, incomplete ones left.
 
-        Called once after `open` in a restarted job. The default only commits.
+        Called once after `open` in a job that was restarted, unless no writer of the sink had opened before. The
+        default only commits.
 
         Parameters
         ----------

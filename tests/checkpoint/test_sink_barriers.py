@@ -78,7 +78,7 @@ def batch(name):
 def test_row_behind_a_barrier_is_not_in_its_checkpoint(threads):
     writer = Writer()
     keeper = SimpleNamespace(
-        staging=None, committed=lambda *arguments: None, request=lambda: None,
+        staging=None, committed=lambda *arguments: None, request=lambda: None, opened=lambda sink: None,
         prepared=lambda *arguments: writer.prepared.set(),
     )  # fmt: skip
     spec, exchange = SimpleNamespace(job="job", run="r", generation=1), SimpleNamespace(release=lambda *arguments: None)

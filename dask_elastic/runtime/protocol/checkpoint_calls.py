@@ -59,6 +59,18 @@ class Committed(CheckpointCall):
     instance: int
 
 
+class SinkOpened(CheckpointCall):
+    """A writer of a sink has opened, before there was a checkpoint: what it does at the first start is done.
+
+    Parameters
+    ----------
+    component : str
+        The sink.
+    """
+
+    component: str
+
+
 class CheckpointFailed(CheckpointCall):
     """An instance could not make its part of a checkpoint durable.
 

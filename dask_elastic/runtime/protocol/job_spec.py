@@ -254,11 +254,14 @@ class CheckpointPlan(SharedMethods):
         The checkpoint from which this start of the job restores its state; 0 for none.
     restarts : int
         How often the job was restarted before this start.
+    opened : tuple of str
+        The sinks of which a writer has opened in this run before there was a checkpoint.
     """
 
     url: str
     number: int = 0
     restarts: int = 0
+    opened: tuple[str, ...] = ()
 
 
 class JobSpec(SharedMethods):

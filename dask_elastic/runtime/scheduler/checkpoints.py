@@ -20,7 +20,7 @@ from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.protocol import checkpoint_calls, job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
-from dask_elastic.runtime.protocol.job_spec import ComponentSummary, ComputeSummary, JobSpec
+from dask_elastic.runtime.protocol.job_spec import ComputeSummary, JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
 from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
@@ -66,6 +66,7 @@ class Checkpoints:
             checkpoint_calls.Acknowledge.handled_by(self.acknowledge),
             checkpoint_calls.CheckpointFailed.handled_by(self.failed),
             checkpoint_calls.Committed.handled_by(self.committed),
+            checkpoint_calls.SinkOpened.handled_by(self.sink_opened),
             checkpoint_calls.RequestCheckpoint.handled_by(self.request),
             job_calls.TakeCheckpoint.handled_by(self.take_now),
             job_calls.Checkpoints.handled_by(self.list),
@@ -99,6 +100,12 @@ class Checkpoints:
         state = self._current(call)
         if state is not None:
             state.note_commit(call.number, ExecutorId(call.component, call.instance))
+
+    async def sink_opened(self, call: checkpoint_calls.SinkOpened) -> None:
+        """Note that a writer of a sink has opened, also if its job is about to restart."""
+        record = self.jobs.get(call.job)
+        if record is not None and record.checkpoints is not None and record.spec.generation == call.generation:
+            record.checkpoints.opened.add(call.component)
 
     async def request(self, call: checkpoint_calls.RequestCheckpoint) -> None:
         """Take a checkpoint soon."""
@@ -331,7 +338,7 @@ def _manifest(record: JobRecord, state: JobCheckpoints, progress: CheckpointProg
         started=progress.started,
         ended=time.time(),
         topology=state.topology,
-        kinds={name: summary.kind for summary in spec.summaries for name in _stateful_names(summary)},
+        kinds={n: each.kind for each in spec.summaries for n in [one.name for one in each.computes] or [each.name]},
         states=tuple(states),
         positions=placed["source"],
         prepared=placed["sink"],
@@ -352,11 +359,6 @@ def _operator_state(compute: ComputeSummary, shards: int, parts: list[ExecutorPa
         owned,
         shards if owned else 0,
     )
-
-
-def _stateful_names(summary: ComponentSummary) -> tuple[str, ...]:
-    """Return the names under which a component has parts in a manifest."""
-    return tuple(compute.name for compute in summary.computes) or (summary.name,)
 
 
 def _executor_parts(operator: str, found: dict[int, Pickled | None]) -> list[ExecutorPart]:

@@ -64,6 +64,9 @@ class JobCheckpoints:
         Whether sources accept nothing more, because what they have accepted is being copied to a savepoint.
     committed : int
         The newest checkpoint that all sinks have committed in this generation.
+    opened : set of str
+        The sinks of which a writer has opened in this run. This need not be durable: a job that has no checkpoint yet
+        does not survive its scheduler.
     """
 
     def __init__(self, url: str, topology: FileRef, last: int = 0, newest: int = 0, reserved: int = 0, owner: str = ""):
@@ -87,6 +90,7 @@ class JobCheckpoints:
         self.leaving = False
         self.held = False
         self.committed = 0
+        self.opened: set[str] = set()
         self._committing: tuple[int, set[ExecutorId]] = (0, set())
         self._pins: list[int] = []
         self._complete: CheckpointDescription | None = None

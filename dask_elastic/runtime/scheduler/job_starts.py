@@ -332,7 +332,7 @@ class JobStarts:
             logger.info("job %r: its executors change with the slots of its workers: %s", record.name, instances)
         moved = record.chosen_homes | record.instances_by_address() if stays else record.chosen_homes
         placement = self._place(call, nodes, instances, wanted, moved, record)
-        plan = CheckpointPlan(state.url, state.newest, state.restarts)
+        plan = CheckpointPlan(state.url, state.newest, state.restarts, tuple(sorted(state.opened)))
         spec = JobSpec(
             call.name, generation, tuple(nodes), 0, call.summaries, placement.homes, placement.cores, call.options,
             run=record.spec.run, checkpoint=plan,

@@ -26,6 +26,7 @@ from dask_elastic.runtime.protocol.checkpoint_calls import (
     CheckpointFailed,
     Committed,
     RequestCheckpoint,
+    SinkOpened,
 )
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart, SourcePosition
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
@@ -276,6 +277,10 @@ class CheckpointKeeper:
     def committed(self, checkpoint: int, sink: ExecutorId) -> None:
         """Note that an instance of a sink has committed what it had prepared up to a complete checkpoint."""
         self._do(lambda: self._tell(Committed(*self._generation_id, checkpoint, *sink)))
+
+    def opened(self, sink: ExecutorId) -> None:
+        """Note that a writer of a sink has opened for the first time; the scheduler knows it when this returns."""
+        self._tell(SinkOpened(*self._generation_id, sink.component))
 
     def request(self) -> None:
         """Request a checkpoint as soon as possible: a sink waits for it to commit its last rows."""

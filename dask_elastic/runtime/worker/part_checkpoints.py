@@ -235,9 +235,10 @@ class PartCheckpoints:
     def recovered(self, sink: ExecutorId) -> Recovered | None:
         """Return what the checkpoint holds for an instance of a sink; None in a job that was not restarted.
 
+        None, too, if it was restarted before a writer of the sink had opened, which would have prepared the place.
         What instances on other nodes had prepared goes to the same node, or to the first one if that has no instance.
         """
-        if self._plan.restarts == 0 and not self.restores:
+        if not self.restores and sink.component not in self._plan.opened:
             return None
         if self._manifest is None:
             return Recovered(0)

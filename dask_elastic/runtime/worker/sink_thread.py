@@ -213,6 +213,9 @@ class SinkThread:
         with self._explained():
             with self._permitted():
                 self._writer = self.sink.open(self._context)
+            if self._keeper is not None and self._recovered is None:
+                # Before the first row: what is there from then on may be of this job.
+                self._keeper.opened(self.identity)
             try:
                 if self._recovered is not None:
                     with self._permitted():
