@@ -48,6 +48,9 @@ class SourceContext:
     epochs : callable or None
         For a source with `epochs`: `epochs(offset)` iterates over the batches of committed epochs behind an offset,
         each with the offset after it. None without a cluster.
+    agreed : callable or None
+        ``agreed(found)`` returns the bytes that the first instance has passed to it in this start of the job, for
+        instances that divide what each of them finds, such as files. None for a single instance, or without a cluster.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class SourceContext:
     client: Callable[[], Any] | None = None
     position: Callable[[], object] | None = None
     epochs: Callable[[object | None], Iterator[tuple[pa.RecordBatch, object]]] | None = None
+    agreed: Callable[[bytes], bytes] | None = None
 
 
 class Source(ABC):

@@ -6,6 +6,8 @@ import gc
 import time
 import weakref
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
 from distributed import Client
@@ -142,6 +144,29 @@ def test_forgotten_job_leaves_nothing_in_workers_that_have_no_other(small_cluste
             return not any(one() for one in left)
 
         wait_until(released, "parts and stores of the job are released")
+
+
+def test_instances_read_the_files_that_the_first_one_has_found(client, tmp_path):
+    class Late(de.sources.Parquet):
+        """A source whose second instance lists its files when there is another one."""
+
+        def read(self, context):
+            begun = tmp_path / "begun"
+            while context.instance and not begun.exists():
+                time.sleep(0.01)
+            if context.instance:
+                pq.write_table(pa.table({"n": [5]}), tmp_path / "b.parquet")
+            for item in super().read(context):
+                begun.touch()
+                yield item
+
+    for name, n in (("a", 1), ("c", 9)):
+        pq.write_table(pa.table({"n": [n]}), tmp_path / f"{name}.parquet")
+    topology = de.Topology("files")
+    topology.source("rows", Late(tmp_path, parallel=2)).sink(de.sinks.Collect(), name="out")
+    job = de.submit(topology, client)
+    job.wait(**RUN)
+    assert sorted(job.collect("out")["n"].to_pylist()) == [1, 9]
 
 
 def test_job_reusing_name_of_stopped_job_starts_without_state(client):

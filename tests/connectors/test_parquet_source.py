@@ -78,6 +78,25 @@ def test_instances_share_row_groups_when_files_are_few(folder):
     assert column(source, instance=1, instances=2) == [4, 5, 6, 7]
 
 
+def test_instances_read_the_files_on_which_they_agree(folder):
+    found = []
+
+    def agreed(own):
+        found.append(own)
+        return found[0]
+
+    source = Parquet(folder, parallel=2)
+    first = source.read(SourceContext(instance=0, instances=2, agreed=agreed))
+    rows, (before, *_) = next(first)
+    numbers = rows["n"].to_pylist()
+    write(folder / "aa.parquet", 50, 55)
+    second = read(source, instance=1, instances=2, agreed=agreed)
+    assert {offset[0] for _, offset in second} == {before}
+    for rows, _ in [*first, *second]:
+        numbers += rows["n"].to_pylist()
+    assert sorted(numbers) == list(range(20))
+
+
 def test_offset_of_other_files_is_refused(folder):
     source = Parquet(folder)
     _, offset = read(source)[0]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +56,9 @@ class Parquet(ColumnSource):
     Notes
     -----
     Files are read in the order given, those of a directory or glob in the order of their paths. The schema is that of
-    the first file. The offset is a digest of the files' paths and sizes, then file, row group and row. `read` refuses
-    an offset whose digest differs, because other files would lose or repeat rows.
+    the first file. Several instances divide the files that the first of them finds. The offset is a digest of the
+    files' paths and sizes, then file, row group and row. `read` refuses an offset whose digest differs, because other
+    files would lose or repeat rows.
 
     Examples
     --------
@@ -123,7 +126,8 @@ class Parquet(ColumnSource):
         SourceError
             When a file cannot be read, the files changed since the offset was taken, or as `check`.
         """
-        files = self._files()
+        # Files may appear while the instances list them, and would change which ones each of them reads.
+        files = self._files(context.agreed)
         if files is None:
             raise SourceError(
                 f"{self!r}: this worker finds no Parquet file there; give a path that all workers can read."
@@ -167,8 +171,8 @@ class Parquet(ColumnSource):
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"{self!r}: cannot read {fragment.path}: {error}") from error
 
-    def _files(self) -> _Files | None:
-        """Return the files; None if there are none."""
+    def _files(self, agreed: Callable[[bytes], bytes] | None = None) -> _Files | None:
+        """Return the files that all instances read; None if there are none."""
         import pyarrow.dataset as ds  # imports pandas, too
 
         try:
@@ -176,6 +180,8 @@ class Parquet(ColumnSource):
             sizes = {info.path: info.size for files in found for info in files.infos}
             if not sizes:
                 return None
+            if agreed is not None:
+                sizes = dict(json.loads(zlib.decompress(agreed(zlib.compress(json.dumps([*sizes.items()]).encode())))))
             if any(not files.filesystem.equals(found[0].filesystem) for files in found):
                 raise SourceError(f"{self!r}: the paths are on several file systems; use one source for each.")
             searched = len(found) == 1 and list(sizes) != [found[0].root]

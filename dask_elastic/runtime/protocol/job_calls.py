@@ -408,6 +408,27 @@ class Send(Call[bool]):
     sequence: int = 0
 
 
+class AgreeOnInput(Call[bytes]):
+    """Return what the first instance of a source has found, for all instances of a generation to read.
+
+    Parameters
+    ----------
+    job : str
+        The job.
+    generation : int
+        The generation of the job that the worker hosts.
+    source : str
+        The source.
+    found : bytes
+        What this instance has found.
+    """
+
+    job: str
+    generation: int
+    source: str
+    found: bytes
+
+
 class CloseSource(Call[None]):
     """End a pushed source after the rows that were sent; of a source for Spark, all instances.
 

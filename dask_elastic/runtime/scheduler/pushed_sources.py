@@ -1,6 +1,8 @@
-"""Rows from a client to a pushed source."""
+"""Rows from a client to a pushed source, and what the instances of other sources have to agree on."""
 
 from __future__ import annotations
+
+from weakref import WeakKeyDictionary
 
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
@@ -23,7 +25,7 @@ LOOK_SECONDS = 0.1
 
 
 class PushedSources:
-    """Forwards rows to the workers of pushed sources, and ends such sources.
+    """Forwards rows to the workers of pushed sources, ends such sources, and has instances of others read one input.
 
     Parameters
     ----------
@@ -45,6 +47,8 @@ class PushedSources:
         self.jobs = jobs
         self.calls = calls
         self.epochs = epochs
+        # By job, its newest generation, and what the first instance of each source has found.
+        self._agreed: WeakKeyDictionary[JobRecord, tuple[int, dict[str, bytes]]] = WeakKeyDictionary()
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -52,7 +56,17 @@ class PushedSources:
             job_calls.FindSource.handled_by(self.find),
             job_calls.Send.handled_by(self.send),
             job_calls.CloseSource.handled_by(self.close_source),
+            job_calls.AgreeOnInput.handled_by(self.agree),
         ]
+
+    async def agree(self, call: job_calls.AgreeOnInput) -> bytes:
+        """Return what the first instance of a source has found in a generation of its job."""
+        record = self.jobs.record(call.job)
+        generation, found = self._agreed.get(record, (0, {}))
+        if call.generation > generation:
+            generation, found = self._agreed[record] = call.generation, {}
+        # An instance of an earlier generation is about to end.
+        return found.setdefault(call.source, call.found) if call.generation == generation else call.found
 
     async def find(self, call: job_calls.FindSource) -> job_calls.PushedSource:
         """Return the workers of a pushed source; raises once its job takes no more rows."""

@@ -17,6 +17,7 @@ from dask_elastic.executor.measures import ExecutorMeasure
 from dask_elastic.meters import CounterRate, EdgeRows
 from dask_elastic.meters.edge_rows import Edge
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
+from dask_elastic.runtime.protocol.job_calls import AgreeOnInput
 from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, JobSpec
 from dask_elastic.runtime.worker.buffers.epoch_buffer import EpochBuffer
 from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
@@ -168,20 +169,12 @@ class JobPart:
                 emitter = Emitter(name, component.outputs, tier.spaces, *place, tables=tier.groups_of)
                 self.edge_rows.join(emitter.edge_rows)
                 self.sources[identity] = SourceThread(
-                    identity,
-                    operator.source,
-                    len(instances),
-                    emitter,
-                    self._mailbox(identity, operator.source),
-                    self._clock(identity, operator.source),
-                    self.threads,
-                    self.exchange,
-                    self._node.queue_reader,
-                    self._node.client,
-                    self._instance_ended,
-                    None if self.checkpoints is None else self.checkpoints.keeper.reached,
-                    self._position(identity),
-                )
+                    identity, operator.source, len(instances), emitter, self._mailbox(identity, operator.source),
+                    self._clock(identity, operator.source), self.threads, self.exchange, self._node.queue_reader,
+                    self._node.client, self._instance_ended,
+                    None if self.checkpoints is None else self.checkpoints.keeper.reached, self._position(identity),
+                    lambda found: self._node.ask(AgreeOnInput(*self.spec.generation_id, name, found)),
+                )  # fmt: skip
 
     @property
     def _keeper(self) -> CheckpointKeeper | None:

@@ -47,7 +47,7 @@ class SourceReading:
         Takes what was read, in a job with checkpoints.
     stopping : callable
         Returns whether the source ends.
-    queue_reader, client : callable
+    queue_reader, client, agree : callable
         As of `SourceThread`.
 
     Attributes
@@ -68,6 +68,7 @@ class SourceReading:
         stopping: Callable[[], bool],
         queue_reader: Callable[[str, Callable[[], bool]], QueueReader],
         client: Callable[[], Client],
+        agree: Callable[[bytes], bytes] | None = None,
     ):
         self._identity = identity
         self._source = source
@@ -80,6 +81,7 @@ class SourceReading:
         self._stopping = stopping
         self._queue_reader = queue_reader
         self._client = client
+        self._agree = agree if instances > 1 else None
         self.reads = PromptReads()
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -95,6 +97,7 @@ class SourceReading:
             client=self._client,
             position=None if (spool := self._spool) is None else lambda: spool.offset,
             epochs=mailbox.read if isinstance(mailbox, EpochBuffer) else None,
+            agreed=self._agree,
         )
         with self.explained():
             read = self._watched(iter(self._source.read(context)))

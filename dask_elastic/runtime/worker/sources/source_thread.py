@@ -71,6 +71,8 @@ class SourceThread:
         has sent the barrier.
     start : SourcePosition
         Where to begin.
+    agree : callable or None
+        ``agree(found)`` returns what the first instance of the source has found.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class SourceThread:
         finished: Callable[[ExecutorId], None],
         reached: Callable[[int, ExecutorId, SourcePosition], None] | None,
         start: SourcePosition,
+        agree: Callable[[bytes], bytes] | None = None,
     ):
         self.identity = identity
         self.source = source
@@ -115,8 +118,9 @@ class SourceThread:
         self._drained = False
         positions = None if reached is None else self._positions
         self._reading = SourceReading(
-            identity, source, instances, start, mailbox, threads, positions, self._stop.is_set, queue_reader, client
-        )
+            identity, source, instances, start, mailbox, threads, positions, self._stop.is_set, queue_reader, client,
+            agree,
+        )  # fmt: skip
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._departures = Departures()
         self._pace = Pace(source.rate and source.rate / instances, time.time(), ticks=TICKS)
