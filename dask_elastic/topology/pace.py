@@ -197,7 +197,7 @@ class Pace:
         -----
         Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `Ticks`. Then they are up
         to 2 ms before their first row is due. A tick is not late because the one before it was. A source that lags
-        sends what is due without waiting.
+        sends what is due without waiting. If the clock is set back, due times go back with it.
 
         Examples
         --------
@@ -215,6 +215,10 @@ class Pace:
             if ready <= 0:
                 interval, lead = self._shared.interval, self._shared.lead
                 tick, now = next_tick(due - lead, self._tick, interval), clock()
+                usual = 1 / rate + interval + self._span
+                if self._horizon != -math.inf and tick - now > 2 * usual:
+                    self._set_back(tick - now - usual)
+                    continue
                 if tick > now:
                     if wait(tick - now):
                         return
@@ -230,6 +234,12 @@ class Pace:
             start += piece.num_rows
             self.rows += piece.num_rows
             yield piece, min(due, self._horizon - self._span)
+
+    def _set_back(self, seconds: float) -> None:
+        """Take due times back with a clock that was set back: the source would wait for as long otherwise."""
+        self.started -= seconds
+        self._tick -= seconds
+        self._horizon -= seconds
 
     def _ready(self, rate: float) -> int:
         """Return how many rows are due before the horizon of the last tick."""

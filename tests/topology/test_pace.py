@@ -176,6 +176,27 @@ def test_source_that_lags_sends_without_waiting_until_it_has_caught_up():
     assert max(late) <= TICK_SECONDS
 
 
+@pytest.mark.parametrize("rate", [0.1, 50, 1_000, 30_000])
+@pytest.mark.parametrize("interval", [TICK_SECONDS, LONGEST_TICK])
+def test_source_goes_on_at_its_rate_when_the_clock_is_set_back(rate, interval):
+    ticks, clock = Ticks(), Clock()
+    ticks.interval = interval
+    pace, waited, seen = Pace(rate, started=100.0, ticks=ticks), 0.0, []
+
+    def wait(seconds):
+        nonlocal waited
+        waited += seconds
+        return clock.wait(seconds)
+
+    count = int(max(10, rate))
+    for part in range(4):
+        for piece, _ in pace.ticks(numbered(part * count, count), clock, wait):
+            seen += piece["n"].to_pylist()
+        clock.now -= 3_600.0
+    assert seen == list(range(4 * count))
+    assert waited == pytest.approx(4 * count / rate, abs=4 * (2 / rate + 0.2))
+
+
 def test_stretched_ticks_of_several_sources_are_at_the_same_times():
     ticks, clock = Ticks(), Clock()
     ticks.interval = LONGEST_TICK
