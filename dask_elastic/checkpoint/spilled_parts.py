@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -17,13 +19,28 @@ from dask_elastic.vocab.errors import CheckpointError
 MEMORY_BYTES = 64_000_000
 """Bytes of rows that are kept in memory."""
 
+FILE_BYTES = 1 << 30
+"""Bytes from which on rows go to another file: each file is open as long as it has rows."""
+
 
 @dataclass(frozen=True)
 class _Stretch:
-    """The rows of one part in a file: so many Arrow streams from an offset."""
+    """Rows of one part in a file: so many Arrow streams from an offset."""
 
     offset: int
     streams: int
+
+
+@dataclass(frozen=True)
+class _File:
+    """A temporary file without a name, which disappears with a process that is killed, and its rows by part."""
+
+    handle: IO[bytes]
+    stretches: defaultdict[int, list[_Stretch]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def nbytes(self) -> int:
+        return self.handle.seek(0, os.SEEK_END)
 
 
 class SpilledParts:
@@ -33,7 +50,7 @@ class SpilledParts:
     ----------
     memory : int, optional
         Bytes of rows above which all are written to a file in the folder for temporary files (`TMPDIR`). A file is
-        deleted when its rows were taken.
+        deleted when its rows were taken, and has no name before where the system allows that.
 
     Examples
     --------
@@ -49,17 +66,17 @@ class SpilledParts:
         self._most = MEMORY_BYTES if memory is None else memory
         self._pending: dict[int, list[pa.RecordBatch]] = {}
         self._nbytes = 0
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._files: dict[Path, dict[int, _Stretch]] = {}
+        self._files: list[_File] = []
 
     def __enter__(self) -> SpilledParts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pending.clear()
-        self._files.clear()
-        if self._folder is not None:
-            self._folder.cleanup()
+        while self._files:
+            # What is still in its buffer after an error may not fit on the disk either.
+            with suppress(OSError):
+                self._files.pop().handle.close()
 
     def add(self, part: int, batch: pa.RecordBatch) -> None:
         """Keep rows.
@@ -102,26 +119,27 @@ class SpilledParts:
         CheckpointError
             When a temporary file cannot be read.
         """
-        for path, stretches in list(self._files.items()):
-            if part in stretches:
-                try:
-                    yield from _read(path, stretches.pop(part))
-                    if not stretches:
-                        del self._files[path]
-                        path.unlink()
-                except (OSError, pa.ArrowException) as error:
-                    raise self._failure("read", error) from error
+        for file in list(self._files):
+            try:
+                for stretch in file.stretches.pop(part, ()):
+                    yield from _read(file.handle, stretch)
+                if not file.stretches:
+                    self._files.remove(file)
+                    file.handle.close()
+            except (OSError, pa.ArrowException) as error:
+                raise self._failure("read", error) from error
         batches = self._pending.pop(part, [])
         self._nbytes -= sum(batch.nbytes for batch in batches)
         yield from batches
 
     def _spill(self) -> None:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="dask_elastic-state-", ignore_cleanup_errors=True)
-            self._numbers = itertools.count()
-        path = Path(self._folder.name) / f"{next(self._numbers)}.arrows"
-        with pa.OSFile(str(path), "wb") as file:
-            self._files[path] = {part: _written(file, batches) for part, batches in sorted(self._pending.items())}
+        if not self._files or self._files[-1].nbytes >= FILE_BYTES:
+            self._files.append(_File(tempfile.TemporaryFile(prefix="dask_elastic-state-")))  # noqa: SIM115
+        file = self._files[-1]
+        for part, batches in sorted(self._pending.items()):
+            file.stretches[part].append(_written(file.handle, file.nbytes, batches))
+        # What is still in a buffer may not fit on the disk.
+        file.handle.flush()
         self._pending.clear()
         self._nbytes = 0
 
@@ -133,13 +151,13 @@ class SpilledParts:
         )
 
 
-def _written(file: pa.NativeFile, batches: list[pa.RecordBatch]) -> _Stretch:
-    """Write one Arrow stream for each run of batches with the same schema, metadata included."""
-    offset, streams = file.tell(), 0
+def _written(file: IO[bytes], offset: int, batches: list[pa.RecordBatch]) -> _Stretch:
+    """Write one Arrow stream for each run of batches with the same schema, metadata included, at the end of a file."""
+    streams = 0
     for _, run in itertools.groupby(batches, key=_SameSchema):
         # Many small batches would be slow to install.
         table = pa.Table.from_batches(run).combine_chunks()
-        with pa.ipc.new_stream(file, table.schema) as writer:
+        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), table.schema) as writer:
             writer.write_table(table)
         streams += 1
     return _Stretch(offset, streams)
@@ -157,8 +175,7 @@ class _SameSchema:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _read(path: Path, stretch: _Stretch) -> Iterator[Any]:
-    with pa.OSFile(str(path)) as file:
-        file.seek(stretch.offset)
-        for _ in range(stretch.streams):
-            yield from pa.ipc.open_stream(file)
+def _read(file: IO[bytes], stretch: _Stretch) -> Iterator[Any]:
+    file.seek(stretch.offset)
+    for _ in range(stretch.streams):
+        yield from pa.ipc.open_stream(pa.PythonFile(file, mode="r"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import tracemalloc
 from collections import Counter
@@ -151,13 +152,22 @@ def test_memory_is_bounded_when_the_state_is_large(tmp_path, temporary, monkeypa
     assert peak < nbytes / 2
 
 
-def test_temporary_files_are_deleted_when_a_reader_stops_early(temporary, monkeypatch):
+@pytest.mark.parametrize("most", [0, 2_000, 10**9])
+def test_temporary_files_have_no_names_and_are_closed_when_a_reader_stops_early(most, temporary, monkeypatch):
+    made, real = [], tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: made.append(real(**options)) or made[-1])
     monkeypatch.setattr(spilled_parts, "MEMORY_BYTES", 0)
-    saved_planes("memory://planes")
+    monkeypatch.setattr(spilled_parts, "FILE_BYTES", most)
+    job = saved_planes("memory://planes")
     tables = de.scan_state("memory://planes", "planes", parts=8)
     assert next(tables).num_rows
-    assert list(temporary.rglob("*.arrows"))
+    assert not made[-1].closed
+    # A process that is killed now leaves nothing.
+    assert not list(temporary.iterdir())
     tables.close()
+    assert all(file.closed for file in made)
+    assert planes_of(de.scan_state("memory://planes", "planes", parts=8)) == job.contents()
+    assert all(file.closed for file in made)
 
 
 def test_a_folder_for_temporary_files_that_cannot_be_written_is_named(temporary, monkeypatch):
@@ -165,4 +175,15 @@ def test_a_folder_for_temporary_files_that_cannot_be_written_is_named(temporary,
     monkeypatch.setattr(tempfile, "tempdir", str(temporary / "missing"))
     saved_planes("memory://planes")
     with pytest.raises(CheckpointError, match=r"cannot write state .*missing: FileNotFoundError.* variable TMPDIR"):
+        list(de.scan_state("memory://planes", "planes", parts=8))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("buffered", [16, 1 << 20])
+def test_temporary_files_that_do_not_fit_on_the_disk_are_an_error(buffered, temporary, monkeypatch):
+    monkeypatch.setattr(spilled_parts, "MEMORY_BYTES", 0)
+    full = functools.partial(Path.open, Path("/dev/full"), "r+b", buffered)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: full())
+    saved_planes("memory://planes")
+    with pytest.raises(CheckpointError, match=r"cannot write state .*No space left on device.* variable TMPDIR"):
         list(de.scan_state("memory://planes", "planes", parts=8))
