@@ -194,6 +194,8 @@ def test_worker_is_pinged_only_while_its_reports_are_missing(fake, workers):
         at, last = (record.reports[node].at for node in (0, 1))
         assert coordinator.heartbeats.silent(at + 1.0) == set()
         assert coordinator.heartbeats.silent(last + 2.0) == {"a", "b"}
+        # Otherwise, workers that hang when the clock is set back would be noticed as much later.
+        assert coordinator.heartbeats.silent(at - 3_600.0) == {"a", "b"}
         record.receive(0, record.reports[0].report, idle=True)
         assert coordinator.heartbeats.silent(record.reports[0].at + 2.0) == {"b"}
         await coordinator.stop(job_calls.Stop("job"))

@@ -75,7 +75,7 @@ class Heartbeats:
             for record in self.jobs.running
             if not record.starting
             for node, address in record.spec.members
-            if now > self._due(record, node)
+            if not self._reported(record, node, now)
         }
 
     async def _look_for_parts(self, address: str) -> None:
@@ -88,11 +88,12 @@ class Heartbeats:
                 with contextlib.suppress(ElasticError, Relayed):
                     await self.calls.of_home(record, address, part_calls.Report(*record.generation_id))
 
-    def _due(self, record: JobRecord, node: int) -> float:
+    def _reported(self, record: JobRecord, node: int, now: float) -> bool:
+        """Return whether the last report of a node is recent; none is if the clock was set back since."""
         last = record.reports.get(node)
         at, idle = (record.generation_began, False) if last is None else (last.at, last.idle)
         interval = report_seconds(record.spec.options, idle)
-        return at + max(self.options.heartbeat_timeout, MISSED_REPORTS * interval)
+        return at <= now <= at + max(self.options.heartbeat_timeout, MISSED_REPORTS * interval)
 
     async def _ping(self, address: str) -> None:
         try:
