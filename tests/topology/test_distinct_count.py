@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dask_elastic import aggregate as agg
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.hyperloglog import estimated, places_of, precision_of
+from dask_elastic.topology.aggregates.ragged import joined_columns
 from dask_elastic.topology.aggregates.value_hash import BITS, hash_values
 from dask_elastic.vocab.errors import TopologyError
 
@@ -63,6 +64,24 @@ def test_merge_is_associative_commutative_and_equals_the_whole(first, second, th
     assert merged == as_lists(updated(aggregate, [*first, *second, *third]))
     assert merged == as_lists(updated(aggregate, [*third, *first, *second]))
     assert as_lists(aggregate.merge(a, a)) == as_lists(a)
+
+
+def test_more_groups_than_a_batch_has_rows_are_counted_apart():
+    count = 70_000
+    aggregate, part = agg.DistinctCount("n").bind(SCHEMA), Grouping(np.arange(count // 2), count // 2)
+    states = []
+    for values in (np.arange(count), np.arange(count) + 1):
+        rows = pa.record_batch({"n": values})
+        halves = [
+            aggregate.update(aggregate.initial(part.count), half, part)
+            for half in (rows[: part.count], rows[part.count :])
+        ]
+        states.append([joined_columns(columns) for columns in zip(*halves, strict=True)])
+    once, twice = states[0], aggregate.merge(*states)
+    assert aggregate.result(twice).to_pylist() == [2] * count
+    rows, order = pa.record_batch({"n": np.arange(count)[::-1]}), np.arange(count)[::-1].copy()
+    assert as_lists(aggregate.update(aggregate.initial(count), rows, Grouping(order, count))) == as_lists(once)
+    assert as_lists(aggregate.merge(twice, once)) == as_lists(twice)
 
 
 @settings(max_examples=100, deadline=None)

@@ -22,6 +22,9 @@ Ordinals = npt.NDArray[np.intp]
 
 _BYTES_PER_HASH = 8
 
+_MOST_GROUPS = 1 << (64 - BITS)
+"""A word has room for a hash and the number of one of so many groups."""
+
 
 class DistinctCount(Aggregate):
     """The number of distinct values of a column, or of a vectorised function of a batch.
@@ -153,6 +156,8 @@ class _BoundDistinctCount(BoundAggregate):
 
     def _listed(self, hashes: Ragged, ordinals: Ordinals, more: Words) -> Ragged:
         """Return the sorted lists with new hashes inserted; the argument itself if there are none."""
+        if len(hashes) > _MOST_GROUPS:
+            return self._listed_in_parts(hashes, ordinals, more)
         # With the group number in the high bits, the concatenated lists are sorted as a whole.
         shift = np.uint64(BITS)
         known = (hashes.owners.astype(np.uint64) << shift) | hashes.values
@@ -168,6 +173,19 @@ class _BoundDistinctCount(BoundAggregate):
         values = np.insert(hashes.values, places[new], added & np.uint64((1 << BITS) - 1))
         counts = np.bincount((added >> shift).astype(np.intp), minlength=len(hashes))
         return Ragged(values, hashes.offsets + offsets_of(counts))
+
+    def _listed_in_parts(self, hashes: Ragged, ordinals: Ordinals, more: Words) -> Ragged:
+        """Return the same as `_listed` for more groups than a word can number: an instance may close for any number."""
+        order = np.argsort(ordinals, kind="stable")
+        ordinals, more = ordinals.take(order), more.take(order)
+        parts: list[Ragged] = []
+        for first in range(0, len(hashes), _MOST_GROUPS):
+            groups = np.arange(first, min(first + _MOST_GROUPS, len(hashes)))
+            start, stop = np.searchsorted(ordinals, [first, first + len(groups)])
+            parts.append(self._listed(hashes.take(groups), ordinals[start:stop] - first, more[start:stop]))
+        return Ragged.of_lengths(
+            np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts])
+        )
 
     def _raised(self, registers: Ragged, ordinals: Ordinals, more: Words) -> Ragged:
         """Return the registers after adding hashes of dense groups."""
