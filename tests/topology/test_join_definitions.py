@@ -211,6 +211,21 @@ def test_time_that_is_no_time_is_refused_in_rows():
         side.apply(pa.record_batch(rows))
 
 
+@pytest.mark.parametrize(
+    ("unit", "most"), [("s", 2**61 // 10**6), ("ms", 2**61 // 10**3), ("us", 2**61), ("ns", 2**63 - 1)]
+)
+def test_all_times_of_73000_years_are_joined(unit, most):
+    kind = pa.timestamp(unit)
+    left, right = keyed(left={**LEFT, "at": kind})
+    side = left.join(right, within="1h").topology.operator("join-1-left")
+    # Nanoseconds end in the year 2262.
+    times = [1 - most, most - 1]
+    rows = {"order": [1, 2], "at": pa.array(times, pa.int64()).view(kind), "item": ["a", "b"], "price": [1.0, 2.0]}
+    (found,) = side.apply(pa.record_batch(rows))
+    factor = {"s": 10**6, "ms": 10**3}.get(unit, 1)
+    assert found["__time"].to_pylist() == [time // 1000 if unit == "ns" else time * factor for time in times]
+
+
 def test_resumed_job_keeps_the_state_of_the_same_join_only():
     def declared(**arguments):
         left, right = keyed()

@@ -96,7 +96,9 @@ def microseconds_of(times: pa.Array, where: str) -> pa.Array:
             _PER_SECOND[unit] // 10**6,
         )
     plain = numpy_of(numbers.fill_null(0))
-    if len(plain) and (plain.min() <= -MOST // factor or plain.max() >= MOST // factor):
+    # Of nanoseconds, all 64 bits are less.
+    most = MOST * max(1, divisor) // factor
+    if len(plain) and not -most < plain.min() <= plain.max() < most:
         raise SchemaMismatch(f"{where} has a time more than 73,000 years from 1970; filter such rows out before.")
     micros: npt.NDArray[np.int64] = plain * factor if divisor <= 1 else plain // divisor
     if not numbers.null_count:
