@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dask_elastic.topology.expiry_time import check_time_type
 from dask_elastic.topology.window_time import window_time_type
+from dask_elastic.topology.windowing import MOST
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
 from dask_elastic.vocab.state_record import BEGINNING
@@ -63,6 +64,44 @@ def microseconds(column: pa.Array, name: str) -> Times:
         unit = "ms" if pa.types.is_date(kind) else kind.unit
         found = found // 1_000 if unit == "ns" else _scaled(found, _PER_UNIT[unit], name)
     return found
+
+
+def window_times(column: pa.Array, name: str) -> Times:
+    """Return the times of rows in windows over event time; see `microseconds`.
+
+    Parameters
+    ----------
+    column : Array
+        The times.
+    name : str
+        The name of the column, for the error.
+
+    Returns
+    -------
+    ndarray of int64
+        Sums and differences of these, and of lengths and gaps of windows, are numbers of 64 bits.
+
+    Raises
+    ------
+    SchemaMismatch
+        If they are neither timestamps nor dates.
+    ValueError
+        If a time is 2**62 microseconds or more from 1970, such as the infinity of a database.
+
+    Examples
+    --------
+    >>> window_times(pa.array([2**62], pa.timestamp("us")), "at")
+    Traceback (most recent call last):
+        ...
+    ValueError: the time 'at' is 4611686018427387904 us since 1970, which is beyond 2**62
+    """
+    times = microseconds(column, name)
+    if len(times) and not -MOST < times.min() <= times.max() < MOST:
+        row = int(((times <= -MOST) | (times >= MOST)).argmax())
+        error = ValueError(f"the time {name!r} is {times[row]} us since 1970, which is beyond 2**62")
+        error.row = row  # type: ignore[attr-defined]
+        raise error
+    return times
 
 
 def overlap_bounds(begins: Times, ends: Times) -> tuple[Times, Times]:

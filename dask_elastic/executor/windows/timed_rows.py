@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.windows.cells import Assigned
-from dask_elastic.executor.windows.event_times import Times, microseconds
+from dask_elastic.executor.windows.event_times import Times, microseconds, window_times
 from dask_elastic.state.index import Words
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.windowing import Windowing
@@ -45,7 +45,7 @@ class TimedRows(NamedTuple):
         Raises
         ------
         ValueError
-            If a row has no time, and such rows are refused.
+            If a row has no time, and such rows are refused; or if its time is too far from 1970.
         """
         columns = [rows.column(name) for name in windowing.time]
         untimed = None
@@ -63,8 +63,10 @@ class TimedRows(NamedTuple):
             untimed = rows.filter(array_of(~valid))
             rows, hashes = rows.filter(array_of(valid)), hashes[valid]
             columns = [rows.column(name) for name in windowing.time]
+        # Times do not decide which rows are in a count window.
+        read = microseconds if windowing.counted else window_times
         named = zip(columns, windowing.time, strict=True)
-        return cls(rows, hashes, [microseconds(column, name) for column, name in named], untimed)
+        return cls(rows, hashes, [read(column, name) for column, name in named], untimed)
 
 
 def part_of_rows(
