@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dask_elastic.checkpoint import state_file
@@ -133,6 +135,63 @@ def test_merged_partial_results_are_kept():
     assert carry_over(before, now)["mean"].fields == "mean"
     with pytest.raises(TopologyError, match="cannot be computed"):
         carry_over(before, {"mean": Merged(Sum("delay"), "mean")})
+
+
+def doubled_above(limit, *, factor=2, repeated=False):
+    def values(batch, by=factor):
+        if repeated:
+            return values(batch, by)
+        return pc.if_else(pc.greater(batch["delay"], limit), pc.multiply(batch["delay"], by), None)
+
+    return values
+
+
+def wrapped(function):
+    return lambda batch: function(batch)
+
+
+class Above:
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __eq__(self, other):
+        return self.limit == other.limit
+
+    __hash__ = None
+
+    def delays(self, batch):
+        return pc.if_else(pc.greater(batch["delay"], self.limit), batch["delay"], None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        doubled_above,
+        lambda number: doubled_above(5, factor=number),
+        lambda number: doubled_above(number, repeated=True),
+        lambda number: doubled_above([number, (number,)]),
+        lambda number: Above(number).delays,
+        lambda number: wrapped(doubled_above(number)),
+    ],
+    ids=["closure", "default", "itself", "list", "method", "function"],
+)
+def test_functions_are_the_same_if_they_capture_the_same_values(make):
+    low, high = Sum(make(10), columns=["delay"]), Sum(make(20), columns=["delay"])
+    mean = Mean(make(10), columns=["delay"])
+    again = cloudpickle.loads(cloudpickle.dumps({"low": low, "high": high, "mean": mean}))
+    assert carry_over(again, {"most": Sum(make(20), columns=["delay"])})["most"].fields == "high"
+    assert "count" in carry_over(again, {"count": Count(make(10), columns=["delay"])})
+    for other in (Sum, Count):
+        with pytest.raises(TopologyError, match=r"^other="):
+            carry_over(again, {"other": other(make(30), columns=["delay"])})
+    # Under the name that it had, a function may change.
+    assert carry_over(again, {"low": Sum(make(30), columns=["delay"])})["low"].fields == "low"
+
+
+def test_functions_that_capture_arrays_are_not_taken_for_the_same():
+    before = {"a": Sum(doubled_above(np.arange(3)), columns=["delay"])}
+    with pytest.raises(TopologyError, match=r"^b="):
+        carry_over(before, {"b": Sum(doubled_above(np.arange(3)), columns=["delay"])})
 
 
 def test_state_of_unchanged_aggregates_is_not_written_again(tmp_path):

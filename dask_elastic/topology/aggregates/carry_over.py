@@ -150,10 +150,45 @@ def _same_values(one: Any, other: Any, named: bool) -> bool:
     if isinstance(one, Aggregate) and isinstance(other, Aggregate):
         return _same(one, other, named)
     if callable(one) and callable(other):
-        return named or _code(one) == _code(other) is not None
-    return bool(type(one) is type(other) and one == other)
+        return named or _same_function(one, other, frozenset())
+    return _equal(one, other)
+
+
+def _same_function(one: Any, other: Any, compared: frozenset[tuple[int, int]]) -> bool:
+    """Return whether two functions have the same code, and the same values in what they capture.
+
+    `compared` has the pairs of functions that are being compared: a function may capture itself.
+    """
+    pair = id(one), id(other)
+    if one is other or pair in compared:
+        return True
+    code = _code(one)
+    if code is None or code != _code(other):
+        return False
+    captured, others = _captured(one), _captured(other)
+    return len(captured) == len(others) and all(
+        _same_function(left, right, compared | {pair}) if callable(left) and callable(right) else _equal(left, right)
+        for left, right in zip(captured, others, strict=True)
+    )
 
 
 def _code(function: Any) -> tuple[Any, ...] | None:
     code = getattr(function, "__code__", None)
     return None if code is None else (code.co_code, code.co_consts, code.co_names, code.co_freevars)
+
+
+def _captured(function: Any) -> list[Any]:
+    """Return the values of a function that its code does not contain: those of its closure, defaults, and object."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    keywords = [value for pair in sorted((function.__kwdefaults__ or {}).items()) for value in pair]
+    return [*cells, *(function.__defaults__ or ()), *keywords, getattr(function, "__self__", None)]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(_equal(left, right) for left, right in zip(one, other, strict=True))
+    equal = one == other
+    # Arrays are compared element by element: they count as different, for which a state is refused, never mixed up.
+    return isinstance(equal, bool | np.bool_) and bool(equal)
