@@ -19,7 +19,7 @@ from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.state import KeyedStore, StateRows
 from dask_elastic.state.results import state_table
 from dask_elastic.state.window_fields import window_fields
-from dask_elastic.topology.aggregate import Count, Max, Mean, Min, Sum, TopK
+from dask_elastic.topology.aggregate import Count, DistinctCount, Max, Mean, Min, Sum, TopK
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.carry_over import carry_over
 from dask_elastic.topology.aggregates.grouping import Grouping
@@ -28,7 +28,7 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.state_kind import Value
 from dask_elastic.topology.timer import Timer
 from dask_elastic.topology.windowing import EventWindow, Windowing
-from dask_elastic.vocab.errors import CheckpointError, TopologyError
+from dask_elastic.vocab.errors import CheckpointError, SchemaMismatch, TopologyError
 
 INPUT = pa.schema({"plane": pa.string(), "delay": pa.int64(), "speed": pa.float64()})
 ROWS = pa.record_batch(
@@ -192,6 +192,53 @@ def test_functions_that_capture_arrays_are_not_taken_for_the_same():
     before = {"a": Sum(doubled_above(np.arange(3)), columns=["delay"])}
     with pytest.raises(TopologyError, match=r"^b="):
         carry_over(before, {"b": Sum(doubled_above(np.arange(3)), columns=["delay"])})
+
+
+def declared(aggregate, before, now):
+    """Declare the state of an aggregate for a column of one type, then for one of another."""
+    store = KeyedStore(1, lambda hashes: np.zeros(len(hashes), np.int32))
+    for kind in (before, now):
+        store.declare(pa.schema({"plane": pa.string()}), Bundle({"found": aggregate}, pa.schema({"x": kind})).fields)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "before", "now"),
+    [
+        (Max("x"), pa.timestamp("ns"), pa.timestamp("us")),
+        (Min("x"), pa.time64("us"), pa.time64("ns")),
+        (Min("x"), pa.decimal128(9, 2), pa.decimal128(9, 3)),
+        (Max("x"), pa.int64(), pa.timestamp("s")),
+        (Sum("x"), pa.duration("s"), pa.duration("ms")),
+        (Sum("x"), pa.decimal128(12, 2), pa.decimal128(12, 4)),
+        (TopK("x", 2), pa.date64(), pa.timestamp("us")),
+        (DistinctCount("x"), pa.timestamp("ms"), pa.timestamp("ns")),
+        (DistinctCount("x"), pa.int64(), pa.float64()),
+        (Merged(Max("x"), "x"), pa.timestamp("ns"), pa.timestamp("us")),
+    ],
+    ids=repr,
+)
+def test_numbers_of_another_unit_are_no_state_of_an_aggregate(aggregate, before, now):
+    if isinstance(aggregate, Merged):
+        before, now = (Partial(Max("x")).bind(pa.schema({"x": kind})).type for kind in (before, now))
+    with pytest.raises(SchemaMismatch, match=r"missing fields: Field\('found\.\w+.*; new fields: Field\('found\."):
+        declared(aggregate, before, now)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "before", "now"),
+    [
+        (Max("x"), pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (Max("x"), pa.string(), pa.large_string()),
+        (Sum("x"), pa.int32(), pa.int64()),
+        (Sum("x"), pa.decimal128(9, 2), pa.decimal128(12, 2)),
+        (Mean("x"), pa.int64(), pa.float64()),
+        (DistinctCount("x"), pa.int32(), pa.int64()),
+        (DistinctCount("x"), pa.string(), pa.large_string()),
+    ],
+    ids=repr,
+)
+def test_state_of_the_same_numbers_is_kept_for_another_type(aggregate, before, now):
+    declared(aggregate, before, now)
 
 
 def test_state_of_unchanged_aggregates_is_not_written_again(tmp_path):

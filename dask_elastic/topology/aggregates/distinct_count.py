@@ -12,7 +12,7 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggrega
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.hyperloglog import LEAST_ERROR, MOST_ERROR, estimated, places_of, precision_of
-from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, validity
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, in_units, validity
 from dask_elastic.topology.aggregates.ragged import Ragged, offsets_of
 from dask_elastic.topology.aggregates.value_hash import BITS, Words, can_hash, hash_values
 from dask_elastic.vocab.arrow_arrays import array_of
@@ -105,13 +105,15 @@ class _BoundDistinctCount(BoundAggregate):
     """The state of a key is its sorted hashes while they are few, and HyperLogLog registers after that."""
 
     reads_chosen = True
-    fields = (
-        Field("hashes", np.dtype(np.uint64), 0, ragged=True),
-        Field("registers", np.dtype(np.uint8), 0, ragged=True),
-    )
     type = pa.int64()
 
     def __init__(self, operand: BoundOperand, precision: int) -> None:
+        # Equal integers and floats have different hashes.
+        name = "hashes of floats" if pa.types.is_floating(operand.type) else in_units("hashes", operand.type)
+        self.fields: tuple[Field, ...] = (
+            Field(name, np.dtype(np.uint64), 0, ragged=True),
+            Field("registers", np.dtype(np.uint8), 0, ragged=True),
+        )
         self._operand = operand
         self._precision = precision
         self._size = 1 << precision

@@ -17,6 +17,7 @@ from dask_elastic.topology.aggregates.operand import (
     BoundOperand,
     Operand,
     Restoring,
+    in_units,
     storage,
     validity,
 )
@@ -138,7 +139,10 @@ class _BoundExtreme(BoundAggregate):
         else:
             self._better = np.minimum if least else np.maximum
         self.type = operand.type
-        self.fields = (Field("value", dtype, _neutral(dtype, least)), Field("present", np.dtype(np.bool_), False))
+        self.fields = (
+            Field(in_units("value", operand.type), dtype, _neutral(dtype, least)),
+            Field("present", np.dtype(np.bool_), False),
+        )
         self._operand = operand
         self._results = Restoring(operand.type)
 

@@ -182,6 +182,37 @@ def storage(type_: pa.DataType) -> np.dtype[Any] | None:
     return None
 
 
+def in_units(name: str, type_: pa.DataType) -> str:
+    """Return the name of a field of state for numbers of a type, with what they count.
+
+    A job that continues with times of another unit, or decimals of another scale, is then refused, since the numbers in
+    its state mean something else.
+
+    Parameters
+    ----------
+    name : str
+        The name of the field.
+    type_ : DataType
+        The type of the values that it has, or is made of.
+
+    Returns
+    -------
+    str
+        The name alone for numbers, text and bytes.
+
+    Examples
+    --------
+    >>> in_units("value", pa.int64()), in_units("value", pa.timestamp("us", "UTC"))
+    ('value', 'value (timestamp[us])')
+    """
+    if pa.types.is_timestamp(type_):
+        # The zone is of the results only: the numbers are in UTC.
+        return f"{name} (timestamp[{type_.unit}])"
+    if pa.types.is_decimal(type_):
+        return f"{name} (decimal of scale {type_.scale})"
+    return f"{name} ({type_})" if pa.types.is_temporal(type_) else name
+
+
 def _flat_storage(type_: pa.DataType) -> np.dtype[Any] | None:
     """Return the type of values that are contiguous in Arrow's buffer, or None if they are not."""
     dtype = storage(type_)

@@ -11,7 +11,15 @@ from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggrega
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.integer_sum import add_integers, merge_integers
-from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, Restoring, storage, validity
+from dask_elastic.topology.aggregates.operand import (
+    BatchFunction,
+    BoundOperand,
+    Operand,
+    Restoring,
+    in_units,
+    storage,
+    validity,
+)
 from dask_elastic.vocab.errors import TopologyError
 
 _MAX_INT64_DIGITS = 19
@@ -168,10 +176,13 @@ def _sum_type(type_: pa.DataType, owner: str) -> pa.DataType:
 
 class _BoundIntegerSum(BoundAggregate):
     reads_chosen = True
-    fields = (Field("sum", np.dtype(np.int64), 0), Field("present", np.dtype(np.bool_), False))
 
     def __init__(self, operand: BoundOperand, type_: pa.DataType, owner: str) -> None:
         self.type = type_
+        self.fields: tuple[Field, ...] = (
+            Field(in_units("sum", type_), np.dtype(np.int64), 0),
+            Field("present", np.dtype(np.bool_), False),
+        )
         self._operand = operand
         self._owner = owner
         self._results = Restoring(type_)

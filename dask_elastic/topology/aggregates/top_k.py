@@ -11,7 +11,7 @@ import pyarrow as pa
 from dask_elastic.topology.aggregates.aggregation import Aggregate, BoundAggregate, Values
 from dask_elastic.topology.aggregates.field import Field
 from dask_elastic.topology.aggregates.grouping import Grouping
-from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, validity
+from dask_elastic.topology.aggregates.operand import BatchFunction, BoundOperand, Operand, in_units, validity
 from dask_elastic.topology.aggregates.ordered_values import (
     SUPPORTED,
     Found,
@@ -230,7 +230,7 @@ class _BoundLabelledTopK(_BoundTopK):
 def _field(name: str, type_: pa.DataType) -> Field:
     dtype = order_storage(type_)
     assert dtype is not None, "refused when bound"
-    return Field(name, dtype, None if dtype.hasobject else 0, ragged=True)
+    return Field(name if dtype.hasobject else in_units(name, type_), dtype, None if dtype.hasobject else 0, ragged=True)
 
 
 def _both(one: Mask | None, other: Mask | None) -> Mask | None:
