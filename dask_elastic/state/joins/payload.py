@@ -1,4 +1,4 @@
-"""Columns of buffered rows as fields of the state: numbers as they are, text as bytes, all else as objects."""
+"""Columns of buffered rows as fields of the state: numbers and times as numbers, text as bytes, all else as objects."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from dask_elastic.state.slots import Column
 from dask_elastic.state.stored_values import dtype_of, to_arrow, to_stored, with_leaves
 from dask_elastic.topology.aggregates.field import Field
+from dask_elastic.topology.aggregates.operand import in_units
 from dask_elastic.topology.aggregates.ragged import Ragged
 from dask_elastic.vocab.arrow_arrays import array_of, numpy_of
 from dask_elastic.vocab.errors import SchemaMismatch
@@ -68,7 +69,7 @@ def payload_column(name: str, kind: pa.DataType) -> PayloadColumn:
 
 
 class PlainColumn:
-    """A column of numbers, booleans or times as an array of these; of other types as Python objects.
+    """A column of numbers or booleans as an array of these, of times as one of numbers; of other types as objects.
 
     Parameters
     ----------
@@ -80,11 +81,14 @@ class PlainColumn:
 
     def __init__(self, name: str, kind: pa.DataType):
         self._kind = kind
-        # Objects of Python hold neither nanoseconds of a day nor all dates.
-        self._stored = with_leaves(kind, _number_of) if dtype_of(kind).hasobject else kind
+        # Objects of Python hold neither nanoseconds of a day nor all dates; for NumPy, the least time is none.
+        self._stored = with_leaves(kind, _number_of)
         dtype = dtype_of(self._stored)
         initial = None if dtype.hasobject else 0
-        self.fields = Field(name, dtype, initial), Field(f"{name} known", np.dtype(np.bool_), False)
+        shown = (
+            name if self._stored == kind else f"{name} ({kind})" if pa.types.is_nested(kind) else in_units(name, kind)
+        )
+        self.fields = Field(shown, dtype, initial), Field(f"{name} known", np.dtype(np.bool_), False)
 
     def stored(self, column: pa.Array) -> list[Column]:
         """Return the fields' values for a column."""
