@@ -81,3 +81,19 @@ def test_row_that_raises_leaves_no_expiry_times(batch_rows):
     assert found.outputs["out"]["count"].to_pylist() == ([1, 2, 1, 2] if batch_rows == 1 else [1, 2, 3, 1])
     assert found.outputs["out"]["places"].to_pylist()[-1] == (2 if batch_rows == 1 else 1)
     assert [letters.num_rows for letters in found.dead_letters.values()] == [1]
+
+
+@pytest.mark.parametrize("year", [1685, 1800, 2200])
+def test_state_expires_in_every_century(year):
+    begin = (year - 1970) * 8766 * HOUR
+    rows = pa.table({"key": ["a"] * 3, "at": pa.array([begin, begin + 1, begin + HOUR + 1], pa.timestamp("s"))})
+    topology = de.Topology("centuries")
+    source = topology.source("rows", de.sources.Arrow(rows, event_time="at", batch_rows=1)).key_by("key")
+
+    @de.per_row(output={"count": pa.int64()})
+    def counted(row, state):
+        state["count"] = state.get("count", 0) + 1
+        return {"count": state["count"]}
+
+    source.compute(counted, state={"count": de.Value(pa.int64(), **EVENT)}).sink(de.sinks.Collect(), name="out")
+    assert run(topology).outputs["out"]["count"].to_pylist() == [1, 2, 1]

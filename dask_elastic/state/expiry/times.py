@@ -17,8 +17,8 @@ Times = npt.NDArray[np.float64]
 """Expiry times: seconds since 1970 of processing time, or microseconds of event time, which are whole numbers."""
 
 
-LEAST = -(2.0**52)
-"""The earliest event time: up to it and a time to live, a float is exact to the microsecond."""
+LEAST = -(2.0**53)
+"""The earliest event time, in 1684: from it on, a float is exact to the microsecond. Older times count as this one."""
 
 Shards = npt.NDArray[np.bool_]
 """Which of the shards of an executor."""
