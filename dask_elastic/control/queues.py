@@ -139,7 +139,8 @@ class Queues:
         An executor that exceeds its limit in the unlimited greedy algorithm reaches the limit in the limited one as
         well, since there the others get no less. It is therefore fixed at its limit, and the others share the rest.
         """
-        found = self._allocate(max(target, _LEAST_TARGET), available)
+        reachable = max(target, _LEAST_TARGET)
+        found = self._allocate(reachable, available)
         full = found.cores > most
         if not full.any():
             return Allocation(found.cores, found.latency, found.latency <= target and not math.isinf(found.latency))
@@ -151,7 +152,7 @@ class Queues:
                 break
             spent += self.take(full).latency(cores[full])
             # Where a queue grows at its limit, cores elsewhere cannot make up for it: the others have the target.
-            left = target if math.isinf(target) or math.isinf(spent) else max(target - spent, _LEAST_TARGET)
+            left = reachable if math.isinf(target) or math.isinf(spent) else max(target - spent, _LEAST_TARGET)
             cores[is_open] = self.take(is_open)._allocate(left, available - int(cores[~is_open].sum())).cores
             full = is_open & (cores > most)
         latency = self.latency(cores)

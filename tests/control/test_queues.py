@@ -119,7 +119,8 @@ def test_fewest_without_executors_is_empty():
     assert none.fewest(1.0, 0, unlimited(0)).cores.tolist() == []
 
 
-@pytest.mark.parametrize("target", [0.1, 0.001, math.inf])
+# Below 0 is what a hop that exceeds the latency target leaves of it.
+@pytest.mark.parametrize("target", [0.1, 0.001, 0.0, -0.2, math.inf])
 def test_an_executor_that_grows_at_its_limit_does_not_change_what_the_others_get(target):
     made = queues([5.0, 0.21, 0.4], [1.0, 1.0, 1.0])
     most = np.array([3, NO_LIMIT, NO_LIMIT])
