@@ -87,7 +87,7 @@ class GroupFlows:
         Parameters
         ----------
         now : float
-            The time in seconds, never less than in the call before.
+            The time in seconds. Nothing loses weight when the clock is set back.
         rows : float array
             Rows per second that arrive for each group.
         """
@@ -105,7 +105,7 @@ class GroupFlows:
     def _age(self, now: float) -> None:
         since = now if self._read_at is None else self._read_at
         self._read_at = now
-        left = 0.5 ** ((now - since) / self.half_life)
+        left = 0.5 ** (max(now - since, 0.0) / self.half_life)
         for key, inputs in [*self._inputs.items()]:
             self._inputs[key] = inputs * left
             self._sent[key] = {operator: nbytes * left for operator, nbytes in self._sent[key].items()}

@@ -53,7 +53,7 @@ class InputTraffic(Generic[Origin]):
         Parameters
         ----------
         now : float
-            The time in seconds, never less than in the call before.
+            The time in seconds. If the clock was set back, there are no rates until the next call.
 
         Returns
         -------
@@ -61,6 +61,8 @@ class InputTraffic(Generic[Origin]):
             Upstream instances with bytes per second, at most `KEPT`; those that sent nothing are left out.
         """
         readings = self._readings
+        if readings and now < readings[-1][0] - self.window:
+            readings.clear()
         # The oldest reading that is kept is the newest one before the window.
         while len(readings) > 1 and readings[1][0] <= now - self.window:
             readings.popleft()

@@ -71,6 +71,7 @@ class LatencyWindow:
         LatencyHistogram
             A histogram that is independent of later recording.
         """
+        self._ring.follow(now)
         total = LatencyHistogram()
         for slot, share in self._ring.read(now, window):
             if share > 0:

@@ -71,6 +71,7 @@ class Rate:
         float
             The sum.
         """
+        self._ring.follow(now)
         return math.fsum(value[0] * share for value, share in self._ring.read(now))
 
     def per_second(self, now: float) -> float:

@@ -82,6 +82,7 @@ class RecentMean:
         return self._sums(now)[1]
 
     def _sums(self, now: float) -> tuple[float, float]:
+        self._ring.follow(now)
         total = weight = 0.0
         for (its_total, its_weight), share in self._ring.read(now):
             total += its_total * share

@@ -65,6 +65,8 @@ class SlotRing(Generic[T]):
         self._cells: list[tuple[int, T] | None] = [None] * self._size
         self._first: float | None = None
         self.newest: tuple[float, float, T] | None = None
+        # The newest slot that was more than a window ahead of a reader, and the time of that reader.
+        self._ahead: tuple[float, float] | None = None
 
     def at(self, now: float) -> T:
         """Return the value of the slot at time `now`; a new slot replaces the oldest one.
@@ -92,6 +94,24 @@ class SlotRing(Generic[T]):
         if cell[0] == number:
             self.newest = number * self._width, (number + 1) * self._width, cell[1]
         return cell[1]
+
+    def follow(self, now: float) -> None:
+        """Forget all values if the clock was set back: each later one would count in a slot that does not end.
+
+        Parameters
+        ----------
+        now : float
+            The time of a reader, in seconds. A reader may be late, so that slots are ahead of it. They stay ahead of
+            later readers, and no newer ones follow, only after a step of the clock.
+        """
+        newest = max((cell[0] for cell in list(self._cells) if cell is not None), default=-math.inf)
+        if newest * self._width <= now + self.window:
+            self._ahead = None
+        elif self._ahead is None or self._ahead[0] != newest:
+            self._ahead = newest, now
+        elif now >= self._ahead[1] + self.window:
+            self._cells = [None] * self._size
+            self._first = self.newest = self._ahead = None
 
     def read(self, now: float, window: float | None = None) -> list[tuple[T, float]]:
         """Return the values within the window that ends at `now`, oldest first, with their shares.
@@ -129,7 +149,8 @@ class SlotRing(Generic[T]):
             Seconds, at least the width of one slot.
         """
         first = self._first
-        if first is None:
+        if first is None or now < first - self.window:
+            # The first value lies far ahead only if the clock was set back.
             return self.window
         return min(self.window, max(self._width, now - first))
 

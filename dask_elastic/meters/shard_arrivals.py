@@ -21,6 +21,9 @@ STEP = 0.2
 COMPARED_SECONDS = 1.0
 """Window of arrivals that are compared between executors (Elasticutor, section 3.1); shorter ones are too noisy."""
 
+LATE_SECONDS = 10.0
+"""A call may be late by so much, while it waits for a batch; by more only if the clock was set back."""
+
 CHANCE = 1e-4
 """Significance level: probability that a comparison reports a jump although the shares are the same."""
 
@@ -100,8 +103,8 @@ class ShardArrivals:
             The time in seconds.
         """
         marks = self._marks
-        if self.finds_jumps and marks and now - marks[-1][0] > self.window:
-            # The last call is too long ago: a step since then would not reflect the present.
+        if marks and (now < marks[-1][0] - LATE_SECONDS or (self.finds_jumps and now - marks[-1][0] > self.window)):
+            # The last call is too long ago: a step since then would not reflect the present. Or the clock was set back.
             marks.clear()
             self.steady_since = None
         if self.steady_since is None:

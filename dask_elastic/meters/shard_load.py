@@ -167,6 +167,7 @@ class ShardLoad:
 
     def _sums(self, now: float) -> Floats:
         """Return busy seconds and rows of each shard."""
+        self._ring.follow(now)
         total = self._fresh()
         for slot, share in self._ring.read(now):
             total += slot * share
