@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.placement.recent_flows import Flows, RecentFlows
@@ -88,6 +89,7 @@ class JobHistory:
         plan : Plan
             The plan made from the snapshot.
         """
+        self._forget_since(now)
         self._latest = job
         self._addresses = tuple(node.address for node in nodes)
         self._flows.add(now, job)
@@ -113,6 +115,13 @@ class JobHistory:
         self._decisions.extend(
             decision for decision in plan.decisions if (decision.job, decision.generation) == self.key
         )
+
+    def _forget_since(self, now: float) -> None:
+        """Drop the rows of times that come again, because the clock was set back."""
+        columns: list[deque[Any]] = [self._times, *self._series.values(), self._by_executor, self._by_node]
+        while self._times and self._times[-1] >= now:
+            for column in columns:
+                column.pop()
 
     @property
     def times(self) -> list[float]:

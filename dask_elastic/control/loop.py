@@ -14,6 +14,7 @@ Not done
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -51,6 +52,20 @@ class _JobState:
         self.since = now
         self.model = JobModel(settings)
         self.divider = Divider(settings)
+
+
+class _SteadyTime:
+    """Seconds that never run backwards: a clock that is set back stands still for one snapshot, and goes on."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+        self._behind = 0.0
+
+    def seen(self, snapshot: Snapshot) -> Snapshot:
+        """Return the next snapshot at its steady time."""
+        self._behind = max(self._behind, self._last - snapshot.now)
+        self._last = snapshot.now + self._behind
+        return replace(snapshot, now=self._last) if self._behind else snapshot
 
 
 class ControlLoop:
@@ -100,6 +115,7 @@ class ControlLoop:
         self._guard = Guard(self.settings)
         self._writer = DecisionWriter(self.settings)
         self._states: dict[JobKey, _JobState] = {}
+        self._time = _SteadyTime()
 
     def tick(self, snapshot: Snapshot) -> Plan:
         """Return the plan for a snapshot.
@@ -107,7 +123,7 @@ class ControlLoop:
         Parameters
         ----------
         snapshot : Snapshot
-            The current measurements; later than those of the previous tick.
+            The current measurements. They are later than those of the previous tick, unless the clock was set back.
 
         Returns
         -------
@@ -115,13 +131,14 @@ class ControlLoop:
             Changes for elastic jobs outside of dry runs; decisions and outlooks for all jobs.
         """
         started = self._clock()
-        job_plans, admission, outlook = self._plan(snapshot)
+        seen = self._time.seen(snapshot)
+        job_plans, admission, outlook = self._plan(seen)
         written = [
-            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan.job), snapshot)
+            self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan.job), seen)
             for job_plan in job_plans
         ]
-        spent = self._clock() - started
-        decisions = tuple(replace(decision, seconds=spent) for decision in written if decision is not None)
+        spent, now = self._clock() - started, snapshot.now
+        decisions = tuple(replace(decision, time=now, seconds=spent) for decision in written if decision is not None)
         return Plan(tuple(map(core_change, admission.admitted)), decisions, outlook)
 
     def preview(self, snapshot: Snapshot) -> dict[str, Preview]:
@@ -138,14 +155,15 @@ class ControlLoop:
             One for each elastic job, by its name.
         """
         loop = copy.deepcopy(self)
-        job_plans, _, outlook = loop._plan(snapshot)
+        seen = loop._time.seen(snapshot)
+        job_plans, _, outlook = loop._plan(seen)
         return {
             job_plan.job.name: Preview(
                 job_plan,
                 outlook[job_plan.job.name],
                 loop._state(job_plan.job).model.predicted(job_plan.job, job_plan.job.total_cores),
                 loop._limits(job_plan.job),
-                loop._writer.reason(job_plan, loop._limits(job_plan.job), snapshot),
+                loop._writer.reason(job_plan, loop._limits(job_plan.job), seen),
                 loop._state(job_plan.job).model.patience,
             )
             for job_plan in job_plans
@@ -167,9 +185,10 @@ class ControlLoop:
             Seconds, ``inf`` if queues grow; None without a prediction, as while an executor is overloaded.
         """
         loop = copy.deepcopy(self)
-        loop._update_states(snapshot)
+        seen = loop._time.seen(snapshot)
+        loop._update_states(seen)
         model = loop._state(job).model
-        model.learn(next(one for one in snapshot.jobs if job_key(one) == job_key(job)), snapshot.now)
+        model.learn(next(one for one in seen.jobs if job_key(one) == job_key(job)), seen.now)
         return model.predicted(job, job.total_cores)
 
     def _plan(self, snapshot: Snapshot) -> tuple[list[JobPlan], Admission, dict[str, Outlook]]:

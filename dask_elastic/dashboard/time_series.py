@@ -82,7 +82,8 @@ class TimeSeries:
             return
         by_executor, by_node = job.cores_by_executor(), job.cores_by_node()
         layout = (tuple(by_executor), tuple(by_node))
-        if layout != self._layout:
+        if layout != self._layout or times[-1] < self._last:
+            # Of another layout, or of times that come again.
             self._begin(layout)
         fresh = min(len(times) - bisect_right(times, self._last), self._length)
         moves = job.series("moves")

@@ -51,6 +51,15 @@ def test_history_series_contain_measurements():
     assert history.latest().name == "job"
 
 
+def test_history_drops_times_that_come_again_when_the_clock_was_set_back():
+    history = History()
+    for now in (10.0, 11.0, 12.0, 13.0, 11.5, 12.5):
+        add(history, now, job(source_rate=now))
+    known = history.job("job")
+    assert known.times == known.series("throughput") == [10.0, 11.0, 11.5, 12.5]
+    assert {len(counts) for counts in (*known.cores_by_executor().values(), *known.cores_by_node().values())} == {4}
+
+
 def test_history_series_of_unknown_values_are_nan():
     history = add(History(), 1.0, job()).job("job")
     for name in ("latency", "latency_p99", "predicted", "target"):

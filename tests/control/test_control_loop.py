@@ -74,6 +74,22 @@ def test_halved_load_releases_cores_once_after_release_time(kit):
     assert "surplus" in plant.decisions("job")[-1].reason
 
 
+def test_halved_load_releases_cores_although_the_clock_was_set_back_for_an_hour(kit):
+    executors = kit.executors("op", [0, 1], [4, 4], 1000.0)
+    load = kit.Load("job", step(6000, 2500, at=8.3), [(executors, kit.even(2))], target=TARGET)
+    loop, times = ControlLoop(), []
+
+    class SetBack:
+        def tick(self, snapshot):
+            times.append(snapshot.now - (3_600.0 if snapshot.now > 6 else 0.0))
+            return loop.tick(kit.replaced(snapshot, now=times[-1]))
+
+    plant = kit.Plant(kit.nodes(2, 6), [load]).run(28, SetBack())
+    assert sum(plant.cores["job"][7]) >= 8
+    assert plant.total("job") <= 5
+    assert plant.decisions("job")[-1].time in times
+
+
 def test_key_shuffle_restores_throughput_within_three_periods(kit):
     first, second = np.array([0.25] * 4), np.array([0.4, 0.15, 0.2, 0.25])
     executors = kit.executors("op", [0, 1, 2, 3], [4] * 4, 1000.0)

@@ -547,6 +547,16 @@ def test_time_series_has_newest_rows_of_history(lengths, kept):
         seen = series.end
 
 
+def test_time_series_begins_anew_with_times_that_come_again():
+    history, series, node = History(), TimeSeries(), NodeSnapshot("tcp://a:1", "a", 2)
+    one = ExecutorSnapshot(ExecutorId("a", 0), 0, {0: 1}, 1.0, None)
+    for moment in (100.0, 101.0, 102.0, 40.0, 41.0):
+        history.add(Snapshot(moment, (node,), (JobSnapshot("job", 1, (one,)),)), Plan())
+        series.update(history.job("job"))
+    assert (series.layout_version, series.end) == (2, 2)
+    assert list(series.since(0).times) == [40.0, 41.0]
+
+
 # in Dask's dashboard
 
 
