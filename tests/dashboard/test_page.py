@@ -416,6 +416,29 @@ def test_heat_map_shows_the_cores_of_every_row(data):
     assert (times[-1] - left) / 1000 >= min(599, times[-1] / 1000)
 
 
+@pytest.mark.parametrize("seconds", [1, 5])
+def test_heat_map_shows_the_newest_rows_of_a_job_that_became_idle(seconds):
+    times = np.concatenate([np.arange(320.0), 320 + seconds * np.arange(1.0, 281)])
+    cores = np.where(times[:, None] < 320, [[1.0, 2.0]], [[3.0, 0.0]])
+    shown = HeatMap("ab", 1000.0 * times, cores, "title", shared_time_range())
+    data = shown.source.data
+    image, left = data["image"][0], data["left"][0] / 1000
+    newest = round(times[-1] - left)
+    assert newest in range(599, COLUMNS)
+    begins = max(0, round(times[320] - left))
+    assert (image[:, begins : newest + 1] == [[3], [0]]).all()
+    assert (image[:, :begins] == [[1], [2]]).all()
+    assert not image[:, newest + 1 :].any()
+
+
+def test_heat_map_repeats_the_row_before_a_long_gap():
+    shown = HeatMap("ab", 1000.0 * np.arange(600), np.full((600, 2), 1.0), "title", shared_time_range())
+    # A viewer comes back: the last row that was drawn, and the first ones after it, are older than the image.
+    shown.extend(1000.0 * np.array([1000.0, 1500.0, 2000.0]), np.array([[2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]))
+    image = shown.source.data["image"][0]
+    assert image[0].tolist() == [2] * 99 + [3] * 500 + [4] + [0] * (COLUMNS - 600)
+
+
 # time passes
 
 

@@ -88,7 +88,11 @@ class HeatMap:
         self._next = 0
         self._left = float(times[0])
         self._step = float(np.median(np.diff(times))) if len(times) > 1 else 1000.0
+        if self._column(times[-1]) >= COLUMNS:
+            self._left += (self._column(times[-1]) + 1 - SPAN_SECONDS) * self._step
         self._image = np.zeros((len(names), COLUMNS), dtype=np.uint8)
+        # The newest row, which may be older than the image.
+        self._newest: NDArray[np.uint8] | None = None
         self._mapper = LinearColorMapper(low=1, high=2, palette=PALETTE, low_color="rgba(0,0,0,0)")
         self.figure = time_figure(title, x_range, y_range=Range1d(len(names), 0), **options)
         self.source = ColumnDataSource()
@@ -153,12 +157,13 @@ class HeatMap:
 
     def _paint(self, times: NDArray[np.float64], cores: Cores) -> None:
         """Fill the columns up to each time; a column without a row repeats the one before it."""
-        for moment, line in zip(times, cores, strict=True):
+        for moment, line in zip(times, cores.clip(0, 255).astype(np.uint8), strict=True):
             until = min(max(self._column(moment) + 1, self._next), COLUMNS)
-            last = self._image[:, self._next - 1] if self._next else line
+            last = line if self._newest is None else self._newest
             self._image[:, self._next : until] = last[:, None]
-            self._image[:, until - 1] = line.clip(0, 255)
-            self._next = until
+            if until > 0:
+                self._image[:, until - 1] = line
+            self._next, self._newest = until, line
         self._mapper.high = max(self._mapper.high, int(cores.max(initial=2)))
 
     def _column(self, moment: float) -> int:
