@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dask_elastic.meters.rate import Rate
+from collections import deque
 
 
 class CounterRate:
@@ -21,8 +21,9 @@ class CounterRate:
     """
 
     def __init__(self, window: float = 2.0):
-        self._rate = Rate(window)
-        self._total: float | None = None
+        self.window = window
+        # Moments and totals; only the first one may be older than the window.
+        self._readings: deque[tuple[float, float]] = deque()
 
     def per_second(self, total: float, now: float) -> float:
         """Return the recent rate; called with each new total, at most once for each moment.
@@ -34,8 +35,21 @@ class CounterRate:
         now : float
             The time in seconds.
         """
-        # A counter whose writers end may be read a little lower than before.
-        grown = 0.0 if self._total is None else max(0.0, total - self._total)
-        self._total = total if self._total is None else max(total, self._total)
-        self._rate.add(grown, now)
-        return self._rate.per_second(now)
+        readings = self._readings
+        if readings and now < readings[-1][0]:
+            # The clock was set back.
+            readings.clear()
+        if readings:
+            # A counter whose writers end may be read a little lower than before.
+            total = max(total, readings[-1][1])
+        readings.append((now, total))
+        begin = now - self.window
+        while len(readings) > 1 and readings[1][0] <= begin:
+            readings.popleft()
+        since, before = readings[0]
+        if since < begin and len(readings) > 1:
+            # What was counted between two readings is taken to be spread evenly over the time between them.
+            later, then = readings[1]
+            before += (then - before) * (begin - since) / (later - since)
+            since = begin
+        return (total - before) / (now - since) if now > since else 0.0
