@@ -202,13 +202,15 @@ def duration(seconds: float) -> str:
 
     Examples
     --------
-    >>> duration(0.0504), duration(2.5), duration(0.00002)
-    ('50.4 ms', '2.5 s', '20 us')
+    >>> duration(0.0504), duration(2.5), duration(0.00002), duration(1234.5)
+    ('50.4 ms', '2.5 s', '20 us', '1,234 s')
     """
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= unit or name == "us":
-            return f"{seconds / unit:.3g} {name}"
-    raise AssertionError("unreachable")
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        # What rounds to a unit is one of it: three digits of 999.9 ms would be 1e+03 ms.
+        if abs(seconds) >= unit * 0.9995:
+            amount = seconds / unit
+            return f"{amount:,.0f} {name}" if abs(amount) >= 999.5 else f"{amount:.3g} {name}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def _names(names: Sequence[str]) -> str:

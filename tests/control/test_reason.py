@@ -142,8 +142,12 @@ def test_reason_of_shared_cores():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.05, "50 ms"), (1.0, "1 s"), (0.0, "0 us"), (0.0123456, "12.3 ms"), (90, "90 s")]
-)
+    ("seconds", "text"),
+    [
+        (0.05, "50 ms"), (1.0, "1 s"), (0.0, "0 us"), (0.0123456, "12.3 ms"), (90, "90 s"), (0.9994, "999 ms"),
+        (0.9996, "1 s"), (999.9, "1,000 s"), (86_400.0, "86,400 s"), (-0.05, "-50 ms"),
+    ],
+)  # fmt: skip
 def test_duration_has_three_digits_and_a_unit(seconds, text):
     assert duration(seconds) == text
 
