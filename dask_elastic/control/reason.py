@@ -153,6 +153,9 @@ def _too_few(job: JobSnapshot, demand: JobDemand) -> str:
     if demand.source_lag > 0:
         return f"its sources lag by {duration(demand.source_lag)}, so cores are planned to catch up"
     expected = demand.queues.latency(demand.current)
+    if expected == np.inf and round(demand.queues.external) == 0:
+        backlog = max(backlog_seconds(job.executors[index]) for index in demand.indices)
+        return f"its cores are too few for a backlog of {duration(backlog)}, although no tuples arrive just now"
     if job.latency_target is None or expected == np.inf:
         return f"its cores are too few for {demand.queues.external:,.0f} tuples/s (headroom included)"
     total = demand.hop + demand.error * expected

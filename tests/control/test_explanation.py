@@ -48,6 +48,20 @@ def test_overloaded_executor_is_explained_by_backlog():
     )
 
 
+@pytest.mark.parametrize(
+    ("arrival", "service", "queue", "text"),
+    [
+        (0.0, 100.0, 655, "655 rows wait, none arrived just now, and a core serves 100 rows/s"),
+        (0.2, None, 2, "2 rows wait, none are processed yet"),
+        (0.0, 100.0, 0, "0 rows/s arrive and a core serves 100 rows/s, a load of 0.00 cores"),
+        (9.0, 100.0, 655, "9 rows/s arrive and a core serves 100 rows/s, a load of 0.09 cores"),
+    ],
+)
+def test_rows_that_wait_are_told_where_none_arrive(arrival, service, queue, text):
+    measured = executor(arrival=arrival, service_rate=service, queue=queue)
+    assert evidence(measured).explanation().executors[0].summary == f"1 core; {text}"
+
+
 def test_job_on_full_cluster_is_explained_by_sharing():
     found = reasons(executor(cores={0: 1}, arrival=5000.0), nodes=NODES[:1])
     assert "sharing: it needs" in found

@@ -54,6 +54,11 @@ def test_reason_of_too_few_cores():
     assert reason == "its cores are too few for 2,310 tuples/s (headroom included)."
 
 
+def test_reason_of_too_few_cores_for_rows_that_came_before():
+    waiting = ExecutorSnapshot(ExecutorId("op", 0), 0, {0: 2}, 0.0, 100.0, throughput=100.0, queue=2_000)
+    assert reason_of(waiting) == ("its cores are too few for a backlog of 10 s, although no tuples arrive just now.")
+
+
 def test_reason_of_a_release_of_cores_that_do_not_speed_an_executor_up():
     assert reason_of(executor(arrival=500.0, enough_cores=1)).startswith(
         "cores are released that do not speed it up; threads of op hold the GIL: more than 1 core per node"

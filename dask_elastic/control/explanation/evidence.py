@@ -256,6 +256,7 @@ class Evidence:
             decisions=tuple(self._decisions(executor.executor)),
             inputs=input_texts(executor, self._job, self.current),
             groups=group_texts(executor, self._groups, self.current),
+            queue=executor.queue,
         )
 
     def _decisions(self, executor: ExecutorId) -> list[str]:

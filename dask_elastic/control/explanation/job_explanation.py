@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dask_elastic.control.explanation.amounts import cores, joined, latency
 from dask_elastic.control.explanation.doubled_load import DoubledLoad
+from dask_elastic.vocab.counted import counted
 from dask_elastic.vocab.identity import ExecutorId
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class ExecutorExplanation:
         What it gets from upstream instances, and where these are, heaviest first.
     groups : tuple of str
         Where key groups move: how many it owns, what they need, and with which other groups they communicate.
+    queue : int
+        Tuples that wait.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class ExecutorExplanation:
     decisions: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    queue: int = 0
 
     @property
     def load(self) -> float | None:
@@ -85,8 +89,17 @@ class ExecutorExplanation:
     def summary(self) -> str:
         """Its cores, rates and load in one line."""
         held = f"{cores(sum(self.cores.values()))}"
+        # Under backpressure, rows come together, and then none for longer than arrivals are counted.
+        waits = self.queue > 0 and round(self.arrival_rate) == 0
+        arriving = (
+            f"{counted(self.queue, 'row')} {'waits' if self.queue == 1 else 'wait'}"
+            if waits
+            else f"{self.arrival_rate:,.0f} rows/s arrive"
+        )
         if self.service_rate is None:
-            return f"{held}; {self.arrival_rate:,.0f} rows/s arrive, none are processed yet"
+            return f"{held}; {arriving}, none are processed yet"
+        if waits:
+            return f"{held}; {arriving}, none arrived just now, and a core serves {self.service_rate:,.0f} rows/s"
         return (
             f"{held}; {self.arrival_rate:,.0f} rows/s arrive and a core serves {self.service_rate:,.0f} rows/s, a "
             f"load of {self.load:.2f} cores"
