@@ -52,7 +52,7 @@ def test_overloaded_executor_is_explained_by_backlog():
     ("arrival", "service", "queue", "text"),
     [
         (0.0, 100.0, 655, "655 rows wait, none arrived just now, and a core serves 100 rows/s"),
-        (0.2, None, 2, "2 rows wait, none are processed yet"),
+        (0.2, None, 2, "2 rows wait, and what a core serves is not measured"),
         (0.0, 100.0, 0, "0 rows/s arrive and a core serves 100 rows/s, a load of 0.00 cores"),
         (9.0, 100.0, 655, "9 rows/s arrive and a core serves 100 rows/s, a load of 0.09 cores"),
     ],
@@ -60,6 +60,13 @@ def test_overloaded_executor_is_explained_by_backlog():
 def test_rows_that_wait_are_told_where_none_arrive(arrival, service, queue, text):
     measured = executor(arrival=arrival, service_rate=service, queue=queue)
     assert evidence(measured).explanation().executors[0].summary == f"1 core; {text}"
+
+
+def test_executor_of_a_worker_that_stopped_reporting_is_not_said_to_process_nothing():
+    # As `SnapshotBuilder` has it: pinned, with its last rates, but without what is stale.
+    stale = evidence(executor(service_rate=None, pinned=True, throughput=900.0)).explanation().executors[0]
+    assert stale.summary == "1 core; 900 rows/s arrive, and what a core serves is not measured"
+    assert "or its worker has stopped reporting" in stale.why_so_many[0]
 
 
 def test_job_on_full_cluster_is_explained_by_sharing():

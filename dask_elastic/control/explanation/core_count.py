@@ -37,6 +37,11 @@ def count_reasons(preview: Preview, index: int, settings: ControlSettings, has_e
     job_plan = preview.job_plan
     executor = job_plan.job.executors[index]
     if executor.pinned:
+        if executor.service_rate is None:
+            return (
+                "its cores are pinned or are just being changed, or its worker has stopped reporting: the control loop "
+                "leaves them unchanged",
+            )
         return ("its cores are pinned or are just being changed: the control loop leaves them unchanged",)
     if index not in job_plan.demand.indices:
         return (

@@ -97,7 +97,7 @@ class ExecutorExplanation:
             else f"{self.arrival_rate:,.0f} rows/s arrive"
         )
         if self.service_rate is None:
-            return f"{held}; {arriving}, none are processed yet"
+            return f"{held}; {arriving}, and what a core serves is not measured"
         if waits:
             return f"{held}; {arriving}, none arrived just now, and a core serves {self.service_rate:,.0f} rows/s"
         return (
