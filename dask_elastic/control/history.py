@@ -161,7 +161,7 @@ class JobHistory:
         name : str
             One of `SERIES`: ``throughput`` in rows/s that sources read; ``lag`` of the sources, ``latency`` (mean),
             ``latency_p99``, ``predicted`` and ``target`` in seconds; ``queue`` in tuples, ``cores``, ``state_bytes``,
-            and ``moves`` of shards since the job began, summed over all executors.
+            and ``moves`` of shards, each executor's since it is at its home, summed over all executors.
 
         Returns
         -------

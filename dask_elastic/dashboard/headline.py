@@ -92,7 +92,7 @@ def _tiles(card: JobCard, job: JobHistory, lag: float | None) -> str:
             _tile("Source lag", duration(lag), "behind due rows"),
             _tile("Waiting tuples", count(newest["queue"]), "in queues of executors"),
             _tile("State", size(_last(job.series("state_bytes"))), "in all executors"),
-            _tile("Shard moves", count(newest["moves"]), "since the job started"),
+            _tile("Shard moves", count(newest["moves"]), "at the present homes"),
         ]
     )
 

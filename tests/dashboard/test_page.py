@@ -238,7 +238,7 @@ def test_headline_shows_newest_values(flights, draw):
     text = draw().text("headline")
     for expected in ("6", "3 executors, 3 nodes", "700/s", "rows that sources read", "20 ms", "within 50 ms", "80 ms"):
         assert f">{expected}<" in text, expected
-    for expected in ("31 ms", "42", "6 KiB", "66"):
+    for expected in ("31 ms", "42", "6 KiB", "66", "at the present homes"):
         assert f">{expected}<" in text, expected
 
 
