@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 from collections.abc import Iterable, Mapping
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,12 @@ TABLES_TAKEN = (
 """What `as_table` converts, for error texts."""
 
 ROWS_WANTED = f"return {TABLES_TAKEN}, an iterable of these, or None."
+
+_LONGEST = 40
+"""Characters of a value that an error shows."""
+
+_SINGLE = (str, bytes, bytearray, Mapping, Number, datetime.date, np.generic)
+"""Values of one row, not of a column."""
 
 EXPORTS = ("__arrow_c_stream__", "__arrow_c_array__")
 
@@ -63,7 +71,8 @@ def as_table(value: object) -> pa.Table | None:
     Raises
     ------
     ValueError
-        When the columns are no table, for example because they differ in length.
+        When the columns are no table, for example because they differ in length, or a dict has a value of one row, such
+        as a text, where a column has the values of all rows.
 
     Examples
     --------
@@ -80,6 +89,7 @@ def as_table(value: object) -> pa.Table | None:
         return None
     try:
         if isinstance(value, Mapping):
+            _check_columns(value)
             return table_of_columns(value)
         if _is_pandas_frame(value):
             return pa.Table.from_pandas(_with_named_levels(value), preserve_index=False)
@@ -164,6 +174,18 @@ def describe_type(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"a NumPy array of {value.dtype} with shape {value.shape}"
     return "an " + kind if kind[0] in "aeio" else "a " + kind
+
+
+def _check_columns(columns: Mapping[Any, Any]) -> None:
+    """Refuse a row where columns are expected: Arrow would make a row of each character of a text."""
+    for name, values in columns.items():
+        if values is None or isinstance(values, _SINGLE):
+            shown = repr(values)
+            shown = shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
+            raise ValueError(
+                f"its column {name!r} is {shown}, a single value; give a list with the value of each row, as in "
+                f"{{{name!r}: [...]}}"
+            )
 
 
 def _imported(value: object) -> pa.Table:

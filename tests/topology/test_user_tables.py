@@ -61,10 +61,16 @@ def test_imported_views_and_encodings_become_plain():
     ("given", "message"),
     [
         ({"a": [1], "b": [1, 2]}, "expected length 1 but got length 2"),
-        ({"a": 1}, "not iterable"),
+        ({"a": {1: 2}}, "a single value"),
         (Stream(pa.chunked_array([[1]])), "non-struct type int64"),
     ],
 )
 def test_as_table_refuses_columns_that_are_no_table(given, message):
     with pytest.raises(ValueError, match=message):
         as_table(given)
+
+
+@pytest.mark.parametrize("value", ["hello", b"hello", 3, 0.5, None, {"a": 1}, pd.Timestamp(0)], ids=repr)
+def test_single_value_instead_of_a_column_is_refused(value):
+    with pytest.raises(ValueError, match=r"its column 'n' is .*, a single value; give a list.* as in \{'n': \[...\]\}"):
+        as_table({"word": ["a"], "n": value})
