@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,10 @@ from dask_elastic.vocab.errors import StateError
 from dask_elastic.vocab.row_bytes import is_light
 
 _UNSET = object()
+_OF_ONE_KEY = (
+    "state[{0!r}] is the state of one key, but this function is called per batch: write @de.per_row or @de.per_key "
+    "above it, or use the arrays of state.get({0!r}) and state.set({0!r}, values)"
+)
 AnyColumn = ValueColumn | ListColumn | MapColumn
 _COLUMNS: dict[type, type[Any]] = {Value: ValueColumn, List: ListColumn, Map: MapColumn}
 _METHODS = {Value: "get and set", List: "list", Map: "map"}
@@ -188,6 +192,12 @@ class StateView:
 
     def __len__(self) -> int:
         return len(self._located)
+
+    def __getitem__(self, name: str) -> NoReturn:
+        raise TypeError(_OF_ONE_KEY.format(name))
+
+    def __setitem__(self, name: str, value: object) -> NoReturn:
+        raise TypeError(_OF_ONE_KEY.format(name))
 
     def get(self, name: str, default: object = _UNSET) -> Values:
         """Return a declared value of every key.

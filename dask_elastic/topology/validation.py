@@ -146,7 +146,7 @@ def check_function(function: object, where: str, *arguments: str) -> Callable[..
     Raises
     ------
     TopologyError
-        When it is not callable, is asynchronous, or takes other arguments.
+        When it is not callable, is asynchronous, takes other arguments, or is decorated for `compute` only.
 
     Examples
     --------
@@ -161,6 +161,10 @@ def check_function(function: object, where: str, *arguments: str) -> Callable[..
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TopologyError(
             f"{where}: {_called(function)} is asynchronous, but task threads are not; give a synchronous function."
+        )
+    if isinstance(function, LeveledLogic) and arguments == ("batch",):
+        raise TopologyError(
+            f"{where}: @de.{function.decorator} is for compute; here {_called(function)} gets a batch: remove it."
         )
     try:
         signature = inspect.signature(function)

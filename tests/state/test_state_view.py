@@ -163,6 +163,14 @@ def test_state_view_misused_get_or_where_raises(bench: Bench) -> None:
         view.get("seen", default="x")
 
 
+def test_state_view_refuses_access_as_per_row(bench: Bench) -> None:
+    view = bench.view()
+    with pytest.raises(TypeError, match=r"state\['last'\] is the state of one key.* write @de.per_row or @de.per_key"):
+        view["last"]
+    with pytest.raises(TypeError, match=r"or use the arrays of state.get\('last'\) and state.set\('last', values\)"):
+        view["last"] = 3.0
+
+
 def test_value_that_is_set_is_a_copy_of_the_given_array(bench: Bench) -> None:
     for kind, change in (("float64", 7.5), ("int64", 7), ("datetime64[us]", np.timedelta64(7, "s"))):
         name = {"float64": "last", "int64": "seen", "datetime64[us]": "when"}[kind]

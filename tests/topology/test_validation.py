@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.topology import Sink, Source, Topology
 from dask_elastic.topology.aggregates.aggregation import Aggregate
+from dask_elastic.topology.logic_level import per_key, per_row
 from dask_elastic.topology.validation import check_columns, check_count, check_name
 from dask_elastic.vocab.errors import TopologyError
 
@@ -94,11 +95,18 @@ def test_bad_sources_are_refused(topology, source, message):
         ((pc.field("n"),), "give a function"),
         ((lambda: None,), "cannot be called as function(batch): too many positional arguments"),
         ((logic,), "the function logic(batch, state) cannot be called as function(batch): missing a required"),
+        ((per_row(lambda row: row),), "map: @de.per_row is for compute; here <lambda> gets a batch: remove it."),
+        ((per_key(logic),), "map: @de.per_key is for compute; here logic gets a batch: remove it."),
     ],
 )
 def test_bad_map_functions_are_refused(stream, arguments, message):
     with pytest.raises(TopologyError, match=re.escape(message)):
         stream.map(*arguments)
+
+
+def test_filter_of_single_rows_is_refused(stream):
+    with pytest.raises(TopologyError, match=re.escape("filter: @de.per_row is for compute")):
+        stream.filter(per_row(lambda row: row["n"] > 3))
 
 
 def test_asynchronous_function_is_refused(stream):
