@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -239,6 +240,13 @@ def test_asynchronous_client_sends_with_asend_only(cluster, client):
     async def main():
         async with Client(cluster.scheduler_address, asynchronous=True, set_as_default=False) as mine:
             handle = de.Job("listed", mine)
+            assert repr(handle) == "<Job listed>"
+            assert handle._repr_html_() == "<p>listed</p>"
+            calls = (partial(de.jobs, mine), partial(de.submit, de.Topology("empty"), mine), handle.metrics)
+            for call in (partial(de.job, "listed", mine), *calls):
+                with pytest.raises(TypeError, match=r"client is asynchronous, .* in a thread"):
+                    call()
+            assert (await asyncio.to_thread(de.job, "listed", mine)).name == "listed"
             with pytest.raises(TypeError, match=r"await job\.asend"):
                 handle.send(one(1))
             for number in range(20):

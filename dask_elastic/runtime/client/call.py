@@ -34,11 +34,12 @@ def checked_client(given: Client | None) -> Client:
     Raises
     ------
     TypeError
-        If the user gives something else, such as the address of a scheduler.
+        If the user gives something else, such as the address of a scheduler, or calls on the client's event loop.
     SubmitError
         If the user gives none, and there is none.
     """
     if isinstance(given, Client):
+        check_blocking(given)
         return given
     if given is not None:
         made = f"Client({given!r})" if isinstance(given, str) else "Client(cluster)"
@@ -50,7 +51,23 @@ def checked_client(given: Client | None) -> Client:
         client: Client = get_client()
     except ValueError as error:
         raise SubmitError("there is no Dask client: create one with dask.distributed.Client(), or pass it") from error
+    check_blocking(client)
     return client
+
+
+def check_blocking(client: Client) -> None:
+    """Raise on the event loop of a client, where a call that blocks would never get its answer.
+
+    Raises
+    ------
+    TypeError
+        If it is called there, as programs with ``Client(asynchronous=True)`` do.
+    """
+    if client.asynchronous:
+        raise TypeError(
+            "this client is asynchronous, and the call blocks: make it in a thread, as in "
+            "`await asyncio.to_thread(dask_elastic.submit, topology, client)`. `await job.asend(...)` needs no thread."
+        )
 
 
 def call_scheduler(client: Client, call: Call[A]) -> A:
@@ -58,6 +75,8 @@ def call_scheduler(client: Client, call: Call[A]) -> A:
 
     Raises
     ------
+    TypeError
+        On the event loop of the client.
     UnknownJob
         If the scheduler does not host dask_elastic.
     SchedulerLost
@@ -65,12 +84,14 @@ def call_scheduler(client: Client, call: Call[A]) -> A:
     ElasticError
         The error that the scheduler answers with.
     """
+    check_blocking(client)
     check_connected(client)
     return read_answer(call, _hosted(client.sync(_send_to_scheduler, client, call)))
 
 
 def call_worker(client: Client, address: str, call: Call[A]) -> A:
     """Call a worker of a client's cluster, and return the answer; raises as `call_scheduler` does."""
+    check_blocking(client)
     return read_answer(call, _hosted(client.sync(_send, client.rpc(address), call)))
 
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_elastic.runtime.client.call import check_blocking
 from dask_elastic.runtime.client.outlet import Waiter
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def run_blocking(client: Client, steps: ClientSteps) -> None:
 
     def wait(step: ClientStep) -> Any:
         if not isinstance(step, TimedWait):
+            check_blocking(client)
             return client.sync(step)
         try:
             step.waiter.result(step.seconds)

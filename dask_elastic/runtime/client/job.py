@@ -130,12 +130,16 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         self.client = client
 
     def __repr__(self) -> str:
+        if self.client.asynchronous:  # its event loop cannot wait for the scheduler
+            return f"<Job {self.name}>"
         try:
             return summary(self._describe())
         except (SchedulerLost, UnknownJob) as error:  # an interpreter shows it as often as it likes
             return f"<Job {self.name}: {error}>"
 
     def _repr_html_(self) -> str:
+        if self.client.asynchronous:
+            return f"<p>{escape(self.name)}</p>"
         try:
             return card(self._describe(), dashboard_page(self.client, self.name))
         except (SchedulerLost, UnknownJob) as error:
