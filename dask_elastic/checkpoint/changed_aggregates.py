@@ -12,10 +12,12 @@ from dask_elastic.checkpoint.state_file import StateHeader
 from dask_elastic.state.codec import decode, encode
 from dask_elastic.state.declaration import difference
 from dask_elastic.state.layout import layout_of
+from dask_elastic.state.stored_values import dtype_of
 from dask_elastic.topology.aggregates.aggregation import Aggregate
 from dask_elastic.topology.aggregates.bundle import Bundle
 from dask_elastic.topology.aggregates.carry_over import Origin, carry_over
 from dask_elastic.topology.operators import Compute
+from dask_elastic.topology.state_kind import Element, Map, StateKind
 from dask_elastic.vocab.errors import CheckpointError, SchemaMismatch, StateError, TopologyError
 
 
@@ -149,5 +151,37 @@ def _changed_declaration(before: Compute, now: Compute) -> str:
         kinds = ["a function" if operator.aggregates is None else "aggregates" for operator in (before, now)]
         return f"that of {kinds[0]} before, of {kinds[1]} now"
     nothing = pa.schema([])
-    fields, others = (layout_of(operator).fields for operator in (before, now))
-    return difference(nothing, nothing, fields, others)
+    former, present = layout_of(before), layout_of(now)
+    changed = [
+        f"{name!r} was {former.kinds[name]} and is {kind}"
+        for name, kind in present.kinds.items()
+        if name in former.kinds and not _same_kind(former.kinds[name], kind)
+    ]
+    return ", ".join(changed) or difference(nothing, nothing, former.fields, present.fields)
+
+
+def _same_kind(former: StateKind, present: StateKind) -> bool:
+    """Return whether what one declaration has stored is state of another; the length of a `ttl` does not matter."""
+    if type(former) is not type(present) or not _same_type(former.type, present.type):
+        return False
+    if isinstance(former, Map) and isinstance(present, Map) and not _same_type(former.key, present.key):
+        return False
+    clocks = [None if kind.ttl is None else kind.ttl_clock for kind in (former, present)]
+    return clocks[0] == clocks[1]
+
+
+def _same_type(former: Element, present: Element) -> bool:
+    if not isinstance(former, pa.DataType) or not isinstance(present, pa.DataType):
+        return former is present
+    stored = dtype_of(former)
+    # Values that are stored as objects of Python do not show their type.
+    alike = not stored.hasobject or any(each(former) and each(present) for each in (_is_text, _is_bytes))
+    return former == present or (alike and stored == dtype_of(present))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))

@@ -25,7 +25,7 @@ from dask_elastic.topology.aggregates.carry_over import carry_over
 from dask_elastic.topology.aggregates.grouping import Grouping
 from dask_elastic.topology.aggregates.partial_results import Merged, Partial
 from dask_elastic.topology.operators import Compute
-from dask_elastic.topology.state_kind import Value
+from dask_elastic.topology.state_kind import List, Map, Value
 from dask_elastic.topology.timer import Timer
 from dask_elastic.topology.windowing import EventWindow, Windowing
 from dask_elastic.vocab.errors import CheckpointError, SchemaMismatch, TopologyError
@@ -294,6 +294,37 @@ def test_other_kinds_of_state_are_refused(tmp_path):
     more = replace(function, state={"last": Value(pa.int64()), "first": Value(pa.int64())})
     with pytest.raises(CheckpointError, match=r"another kind of state: new fields: Field\('first'"):
         ChangedAggregates.of(state, more)
+
+
+@pytest.mark.parametrize(
+    ("former", "present", "changed"),
+    [
+        (Value(pa.int64()), Value(pa.string()), r"'x' was Value\(int64\) and is Value\(string\)"),
+        (Value(pa.string()), Value(pa.decimal128(5, 2)), r"'x' was Value\(string\) and is Value\(decimal128\(5, 2\)\)"),
+        (Value(object), Value(pa.string()), r"'x' was Value\(object\) and is Value\(string\)"),
+        (Value(pa.string()), Value(object), r"'x' was Value\(string\) and is Value\(object\)"),
+        (List(pa.string()), List(pa.binary()), r"'x' was List\(string\) and is List\(binary\)"),
+        (
+            Map(pa.string(), pa.int64()),
+            Map(pa.binary(), pa.int64()),
+            r"'x' was Map\(string, int64\) and is Map\(binary",
+        ),
+        (Value(pa.int64()), Value(pa.int64(), ttl="1h"), r"'x' was Value\(int64\) and is Value\(int64, ttl=3600\)"),
+        (Value(pa.string(), ttl="1h"), Value(pa.large_string(), ttl="2h"), None),
+        (Value(pa.timestamp("us")), Value(pa.timestamp("us", "UTC")), None),
+        (Map(pa.large_binary(), object), Map(pa.binary(), object), None),
+    ],
+)
+def test_state_that_is_declared_with_another_type_is_refused(tmp_path, former, present, changed):
+    _, state = saved(tmp_path, BEFORE)
+    function = Compute("planes", ("plane",), lambda batch, state: batch, state={"x": former})
+    state = replace(state, reading=reading_of(function))
+    function = replace(function, state={"x": present})
+    if changed is None:
+        assert ChangedAggregates.of(state, function) is None
+    else:
+        with pytest.raises(CheckpointError, match=f"'planes' has another kind of state: {changed}.* Give the operator"):
+            ChangedAggregates.of(state, function)
 
 
 def test_other_timers_are_refused(tmp_path):
