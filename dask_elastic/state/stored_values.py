@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import date
 from decimal import Decimal
+from numbers import Number
 from typing import Any
 
 import cloudpickle
@@ -19,6 +21,8 @@ from dask_elastic.vocab.listed_arrays import check_truncation, listed_array
 
 Values = npt.NDArray[Any]
 Known = npt.NDArray[np.bool_]
+
+_SINGLE = (str, bytes, bytearray, Mapping, Number, date)
 
 
 def dtype_of(kind: Element) -> np.dtype[Any]:
@@ -58,7 +62,14 @@ def to_stored(values: Any, kind: Element) -> tuple[Values, Known]:
         The values in the type of `dtype_of`.
     known : ndarray of bool
         Which values are not null.
+
+    Raises
+    ------
+    TypeError
+        If it is one value in place of an array: the characters of a text would be taken for the values.
     """
+    if values is None or isinstance(values, _SINGLE):
+        raise TypeError(f"{values!r:.60} is a single value; give an array or a list of values")
     if not isinstance(kind, pa.DataType):
         return _objects_of(values)
     if (numbers := _as_stored(values, kind)) is not None:

@@ -371,6 +371,13 @@ def test_key_state_supports_dict_operations():
         (lambda view: view.list("nothing"), "'nothing' is not declared"),
         (lambda view: view.list("all").append(["x"]), "1 values for 2 rows"),
         (lambda view: view.list("all").append([1, 2]), "'all' is declared as string"),
+        (
+            lambda view: view.set("last", "xy"),
+            r"'last' is declared as .*: 'xy' is a single value; give an array or a list",
+        ),
+        (lambda view: view.set("last", 3), "3 is a single value"),
+        (lambda view: view.list("all").append("xy"), "'all' is declared as string: 'xy' is a single value"),
+        (lambda view: view.map("counts").put(["x", "y"], 7), "'counts' .*7 is a single value"),
         (lambda view: view.list("all").append(["x", None]), "row 1 is null"),
         (lambda view: view.list("recent").append([1.5, 2.5]), "'recent' is declared as int32"),
         (lambda view: view.list("all").append(["x", "y"], where=[True]), "where must be 2 booleans, one per row"),

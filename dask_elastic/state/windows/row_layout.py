@@ -66,7 +66,7 @@ class RowLayout:
     >>> operator = Compute("longest", ("plane",), print, windowing=windowing)
     >>> schema = pa.schema({"plane": pa.string(), "at": pa.timestamp("us"), "delay": pa.int64()})
     >>> [field.name for field in RowLayout(operator, schema).fields][-4:]
-    ['row.at', 'row.at known', 'row.delay', 'row.delay known']
+    ['row.at (timestamp[us])', 'row.at known', 'row.delay', 'row.delay known']
     """
 
     searched = False
