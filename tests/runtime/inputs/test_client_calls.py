@@ -27,7 +27,7 @@ class Client:
     def __init__(self):
         self.asyncio_loop = asyncio.new_event_loop()
         self.loop = SimpleNamespace(asyncio_loop=self.asyncio_loop)
-        self.status, self.scheduler_comm = "running", None
+        self.status, self.scheduler_comm, self.asynchronous = "running", None, False
         self.preloads = SimpleNamespace(teardown=None)
         self._thread = threading.Thread(target=self.asyncio_loop.run_forever, daemon=True)
         self._thread.start()
