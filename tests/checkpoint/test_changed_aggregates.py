@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import cloudpickle
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -188,10 +190,73 @@ def test_functions_are_the_same_if_they_capture_the_same_values(make):
     assert carry_over(again, {"low": Sum(make(30), columns=["delay"])})["low"].fields == "low"
 
 
-def test_functions_that_capture_arrays_are_not_taken_for_the_same():
-    before = {"a": Sum(doubled_above(np.arange(3)), columns=["delay"])}
+class Compiled:
+    """A function of a compiler, which has code and nothing else of a function of Python."""
+
+    def __init__(self, function):
+        self.function, self.__code__ = function, function.__code__
+
+    def __call__(self, batch):
+        return self.function(batch)
+
+
+class Incomparable:
+    def __eq__(self, other):
+        raise RuntimeError("not comparable")
+
+    __hash__ = None
+
+
+def without_a_value():
+    if not BEFORE:
+        later = None
+    return lambda batch: later
+
+
+def in_a_list_that_contains_itself(number):
+    captured = [number, lambda batch: number]
+    captured.append(captured)
+    return doubled_above(captured)
+
+
+def captured_twice_each(number, depth=40):
+    function = doubled_above(number)
+    for _ in range(depth):
+        function = (lambda left, right: lambda batch: (left(batch), right(batch)))(function, function)
+    return function
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: doubled_above(np.arange(number)),
+        lambda number: doubled_above({"limits": np.arange(number)}),
+        lambda number: doubled_above(pd.Series(range(number))),
+        lambda number: doubled_above((math.nan, number)),
+        in_a_list_that_contains_itself,
+        captured_twice_each,
+    ],
+    ids=["array", "dict", "pandas", "nan", "itself", "twice"],
+)
+def test_values_that_functions_capture_are_compared_once_and_whole(make):
+    before = cloudpickle.loads(cloudpickle.dumps({"a": Sum(make(10), columns=["delay"])}))
+    assert carry_over(before, {"b": Sum(make(10), columns=["delay"])})["b"].fields == "a"
     with pytest.raises(TopologyError, match=r"^b="):
-        carry_over(before, {"b": Sum(doubled_above(np.arange(3)), columns=["delay"])})
+        carry_over(before, {"b": Sum(make(11), columns=["delay"])})
+
+
+@pytest.mark.parametrize(
+    ("make", "is_same"),
+    [(lambda: Compiled(wrapped), True), (without_a_value, True), (lambda: doubled_above(Incomparable()), False)],
+    ids=["compiled", "unset", "incomparable"],
+)
+def test_functions_that_cannot_be_compared_do_not_fail_with_another_error(make, is_same):
+    before, now = {"a": Sum(make(), columns=["delay"])}, {"b": Sum(make(), columns=["delay"])}
+    if is_same:
+        assert carry_over(before, now)["b"].fields == "a"
+    else:
+        with pytest.raises(TopologyError, match=r"^b="):
+            carry_over(before, now)
 
 
 def declared(aggregate, before, now):

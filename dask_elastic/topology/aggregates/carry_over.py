@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CellType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from dask_elastic.vocab.errors import StateError, TopologyError
 
 EXACT = 2**53
 """Integers below are exact as float64."""
+
+_UNSET = object()
 
 Convert = Callable[[Mapping[str, Sequence[Values]], BoundAggregate], list[Values]]
 
@@ -150,26 +153,39 @@ def _same_values(one: Any, other: Any, named: bool) -> bool:
     if isinstance(one, Aggregate) and isinstance(other, Aggregate):
         return _same(one, other, named)
     if callable(one) and callable(other):
-        return named or _same_function(one, other, frozenset())
-    return _equal(one, other)
+        return named or _equal(one, other, {})
+    return _equal(one, other, {})
 
 
-def _same_function(one: Any, other: Any, compared: frozenset[tuple[int, int]]) -> bool:
-    """Return whether two functions have the same code, and the same values in what they capture.
+def _equal(one: Any, other: Any, compared: dict[tuple[int, int], tuple[Any, Any]]) -> bool:
+    """Return whether two values are equal, functions by their code and what they capture.
 
-    `compared` has the pairs of functions that are being compared: a function may capture itself.
+    `compared` has the pairs that were compared, or are being compared, by their ids: values may contain themselves, and
+    a difference of one pair is one of the whole.
     """
     pair = id(one), id(other)
     if one is other or pair in compared:
         return True
-    code = _code(one)
-    if code is None or code != _code(other):
+    compared[pair] = one, other
+    if callable(one) and callable(other):
+        code = _code(one)
+        return code is not None and code == _code(other) and _equal(_captured(one), _captured(other), compared)
+    if type(one) is not type(other):
         return False
-    captured, others = _captured(one), _captured(other)
-    return len(captured) == len(others) and all(
-        _same_function(left, right, compared | {pair}) if callable(left) and callable(right) else _equal(left, right)
-        for left, right in zip(captured, others, strict=True)
-    )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other, [compared] * len(one)))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key], compared) for key in one)
+    if isinstance(one, float) and one != one:
+        return bool(other != other)
+    try:
+        if isinstance(one, np.ndarray):
+            return one.dtype == other.dtype and np.array_equal(one, other)
+        equal = one == other
+        # Tables and columns of pandas are compared element by element.
+        return bool(equal if isinstance(equal, bool | np.bool_) else one.equals(other))
+    except Exception:  # the values are the user's: they need not be comparable
+        return False
 
 
 def _code(function: Any) -> tuple[Any, ...] | None:
@@ -179,16 +195,14 @@ def _code(function: Any) -> tuple[Any, ...] | None:
 
 def _captured(function: Any) -> list[Any]:
     """Return the values of a function that its code does not contain: those of its closure, defaults, and object."""
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    keywords = [value for pair in sorted((function.__kwdefaults__ or {}).items()) for value in pair]
-    return [*cells, *(function.__defaults__ or ()), *keywords, getattr(function, "__self__", None)]
+    # A compiled function may have code alone.
+    cells = [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
+    keywords = sorted((getattr(function, "__kwdefaults__", None) or {}).items())
+    return [cells, getattr(function, "__defaults__", None), keywords, getattr(function, "__self__", None)]
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(_equal(left, right) for left, right in zip(one, other, strict=True))
-    equal = one == other
-    # Arrays are compared element by element: they count as different, for which a state is refused, never mixed up.
-    return isinstance(equal, bool | np.bool_) and bool(equal)
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the variable has no value yet
+        return _UNSET
