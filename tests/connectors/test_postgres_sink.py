@@ -238,6 +238,20 @@ def test_rows_before_the_checkpoint_are_written_beside_the_staging_table_of_befo
     assert database.run("SELECT n FROM archive.delays") == [(3,)]
 
 
+def test_rows_before_the_checkpoint_are_written_to_the_table_of_before_or_its_new_name(database):
+    writer = sinks.Postgres(database.uri, "delays").open(context())
+    prepared = []
+    for checkpoint in (1, 2):
+        writer.write(numbers(checkpoint, checkpoint + 1))
+        prepared.append(writer.prepare(checkpoint))
+    sinks.Postgres(database.uri, "others").open(context(1)).commit(prepared[0])
+    assert database.run("SELECT n FROM delays") == [(1,)]
+    assert "others" not in database.tables()
+    database.run("ALTER TABLE delays RENAME TO renamed")
+    sinks.Postgres(database.uri, "renamed").open(context(2)).commit(prepared[1])
+    assert database.run("SELECT n FROM renamed ORDER BY 1") == [(1,), (2,)]
+
+
 def test_value_that_does_not_fit_fails_before_the_checkpoint_is_complete(database):
     database.run("CREATE TABLE delays (n smallint CHECK (n < 100), value text)")
     for count in (40_000, 101):

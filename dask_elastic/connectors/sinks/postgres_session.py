@@ -108,11 +108,11 @@ class PostgresSession:
     def commit(self, transaction: PostgresTransaction) -> None:
         """Move the rows of a transaction to its table and record it; a recorded one is left alone.
 
-        Its table is in another schema if the job was resumed with one since.
+        It is another table than that of the session if the job was resumed with another one since, and that of the
+        session if the former one was renamed to it.
         """
-        table, schema = self._table, self._schema
-        if transaction.table and (former := _schema(transaction.table)) != schema:
-            table, schema = qualified(transaction.table), former
+        former = transaction.table
+        schema = _schema(former) if former else self._schema
         commits, staging = _beside(COMMITS, schema), _beside(transaction.staging, schema)
         self._create_commits(commits)
         with self._transaction("cannot commit") as cursor:
@@ -126,6 +126,7 @@ class PostgresSession:
                 columns = self._staged_columns(cursor, staging)
                 conflict = self._on_conflict(columns)
                 listed = ", ".join(quoted(name) for name in columns)
+                table = qualified(former) if former and _exists(cursor, qualified(former)) else self._table
                 cursor.execute(f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {staging} {conflict}")
             cursor.execute(f"DROP TABLE IF EXISTS {staging}")
 
@@ -175,16 +176,14 @@ class PostgresSession:
         with self._transaction("cannot create the table") as cursor:
             # Writers that create a table at the same time can fail, even with IF NOT EXISTS.
             cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))", (self._table,))
-            cursor.execute("SELECT to_regclass($1)::text", (self._table,))
-            if cursor.fetchall()[0][0] is None:
+            if not _exists(cursor, self._table):
                 cursor.execute(f"CREATE TABLE {self._table} AS SELECT {columns} FROM {INCOMING} LIMIT 0")
                 if key:
                     cursor.execute(f"ALTER TABLE {self._table} ADD PRIMARY KEY ({key})")
 
     def _create_commits(self, commits: str) -> None:
         with self._transaction("cannot create the table of commits") as cursor:
-            cursor.execute("SELECT to_regclass($1)::text", (commits,))
-            if cursor.fetchall()[0][0] is None:
+            if not _exists(cursor, commits):
                 cursor.execute("SELECT pg_advisory_xact_lock(hashtext($1))", (COMMITS,))
                 cursor.execute(
                     f"CREATE TABLE IF NOT EXISTS {commits} (job text, run text, sink text, instance bigint, "
@@ -213,6 +212,11 @@ class PostgresSession:
 def quoted(name: str) -> str:
     """Return a name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _exists(cursor: Any, table: str) -> bool:
+    cursor.execute("SELECT to_regclass($1)::text", (table,))
+    return cursor.fetchall()[0][0] is not None
 
 
 def _schema(table: str) -> str | None:
