@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -102,6 +104,24 @@ def window_times(column: pa.Array, name: str) -> Times:
         error.row = row  # type: ignore[attr-defined]
         raise error
     return times
+
+
+@contextmanager
+def rows_numbered(valid: npt.NDArray[np.bool_] | None) -> Iterator[None]:
+    """Give errors the number of the row in the batch, if rows without a time were left out of it before.
+
+    Parameters
+    ----------
+    valid : ndarray of bool or None
+        Which rows of the batch are left; None for all.
+    """
+    try:
+        yield
+    except ValueError as error:
+        row = getattr(error, "row", None)
+        if valid is not None and row is not None:
+            error.row = int(np.flatnonzero(valid)[row])  # type: ignore[attr-defined]
+        raise
 
 
 def overlap_bounds(begins: Times, ends: Times) -> tuple[Times, Times]:

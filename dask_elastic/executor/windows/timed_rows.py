@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_elastic.executor.windows.cells import Assigned
-from dask_elastic.executor.windows.event_times import Times, microseconds, window_times
+from dask_elastic.executor.windows.event_times import Times, microseconds, rows_numbered, window_times
 from dask_elastic.state.index import Words
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.windowing import Windowing
@@ -48,7 +48,7 @@ class TimedRows(NamedTuple):
             If a row has no time, and such rows are refused; or if its time is too far from 1970.
         """
         columns = [rows.column(name) for name in windowing.time]
-        untimed = None
+        untimed = valid = None
         if any(column.null_count for column in columns):
             valid = np.logical_and.reduce([numpy_of(column.is_valid()) for column in columns])
             if windowing.null_time == "refuse":
@@ -66,7 +66,9 @@ class TimedRows(NamedTuple):
         # Times do not decide which rows are in a count window.
         read = microseconds if windowing.counted else window_times
         named = zip(columns, windowing.time, strict=True)
-        return cls(rows, hashes, [read(column, name) for column, name in named], untimed)
+        with rows_numbered(valid):
+            times = [read(column, name) for column, name in named]
+        return cls(rows, hashes, times, untimed)
 
 
 def part_of_rows(

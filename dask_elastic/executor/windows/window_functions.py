@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.row_buffer import RowBuffer, ranks
-from dask_elastic.executor.windows.event_times import Times, overlap_bounds, timestamps, window_times
+from dask_elastic.executor.windows.event_times import Times, overlap_bounds, rows_numbered, timestamps, window_times
 from dask_elastic.executor.windows.function_calls import MOST_ROWS, make_calls, with_column
 from dask_elastic.executor.windows.instance_rows import Gathered, InstanceRows
 from dask_elastic.executor.windows.row_instances import Judged, RowInstances, RowSessions
@@ -119,7 +119,7 @@ class WindowFunctions:
     def _timed(self, rows: pa.RecordBatch, hashes: Words) -> _Timed:
         names = self.windowing.time
         columns = [rows.column(name) for name in names]
-        untimed = rows[:0]
+        untimed, valid = rows[:0], None
         if any(column.null_count for column in columns):
             valid = np.logical_and.reduce([numpy_of(column.is_valid()) for column in columns])
             if self.windowing.null_time == "refuse":
@@ -132,7 +132,8 @@ class WindowFunctions:
             untimed = rows.filter(array_of(~valid))
             rows, hashes = rows.filter(array_of(valid)), hashes[valid]
             columns = [rows.column(name) for name in names]
-        times = [window_times(column, name) for column, name in zip(columns, names, strict=True)]
+        with rows_numbered(valid):
+            times = [window_times(column, name) for column, name in zip(columns, names, strict=True)]
         begins, ends = times if len(times) > 1 else (times[0], times[0] + 1)
         if self.windowing.spans == "overlapping":
             begins, ends = overlap_bounds(begins, ends)
