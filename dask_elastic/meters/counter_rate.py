@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+LEAST_SHARE = 0.05
+"""Counts of less than this share of the window are taken for those of so much: sources begin with a burst of rows."""
+
 
 class CounterRate:
     """Turns the totals of a counter, such as rows or busy seconds so far, into a rate per second.
@@ -52,4 +55,4 @@ class CounterRate:
             later, then = readings[1]
             before += (then - before) * (begin - since) / (later - since)
             since = begin
-        return (total - before) / (now - since) if now > since else 0.0
+        return (total - before) / max(now - since, self.window * LEAST_SHARE)

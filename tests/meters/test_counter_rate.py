@@ -26,6 +26,11 @@ def test_rate_of_a_counter_that_was_not_read_for_a_while_is_that_since_then(gap)
     assert rates == [0.0, *[pytest.approx(1_000.0)] * 6]
 
 
+def test_burst_before_the_second_reading_is_no_rate_of_millions():
+    rate = CounterRate(window=2.0)
+    assert [rate.per_second(0, 0.0), rate.per_second(1_000, 0.002)] == [0.0, pytest.approx(10_000.0)]
+
+
 def test_counter_rate_begins_anew_when_the_clock_was_set_back():
     rate = CounterRate(window=2.0)
     times = [100.0, 101.0, 60.0, 61.0]
