@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -141,6 +142,7 @@ class FakeNode:
         self.answer = ReportAnswer()
         self.reports = []
         self.measured = {}
+        self.answered = None
         self.seconds = 0.0
         self.loop = ReportLoop(self, clock=lambda: self.seconds)
 
@@ -151,6 +153,8 @@ class FakeNode:
 
     async def call_scheduler(self, call):
         self.reports.append(call.report)
+        if self.answered is not None:
+            await self.answered.wait()
         return self.answer
 
     async def forget(self, job):
@@ -209,6 +213,50 @@ def test_part_that_is_measured_late_keeps_no_lease_from_being_renewed(monkeypatc
             await node.loop._report_all()
         assert len(node.reports) == 6
         assert node.reports.count(None) == 1
+
+    asyncio.run(test())
+
+
+def test_scheduler_that_answers_late_gets_no_more_calls_for_that(monkeypatch):
+    """It used to get the next report with each answer, and a repetition meanwhile: a slow one became slower."""
+    monkeypatch.setattr(report_loop, "LATE_SECONDS", 0.01)
+
+    async def test():
+        node = FakeNode()
+        node.answered = asyncio.Event()
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                await node.loop._report_all()
+                node.seconds += 1.0
+            node.answered.set()
+            while node.loop._reporting:
+                await asyncio.sleep(0)
+        assert len(node.reports) == 1
+        assert not node.loop._wanted.is_set()
+
+    asyncio.run(test())
+
+
+def test_what_is_wanted_while_a_part_is_measured_is_reported_afterwards(monkeypatch):
+    """The end of a part that its report has missed must not wait for the interval."""
+    monkeypatch.setattr(report_loop, "LATE_SECONDS", 0.01)
+
+    async def test():
+        node = FakeNode()
+        node.part.spec.options = replace(node.part.spec.options, report_interval=1e6)
+        gate = node.measured[node.part] = asyncio.Event()
+        async with asyncio.timeout(20):
+            await node.loop._report_all()
+            node.loop.wake()
+            running = asyncio.ensure_future(node.loop.run())
+            while len(node.reports) < 1:
+                await asyncio.sleep(0)
+            assert node.reports == [None]
+            gate.set()
+            while len(node.reports) < 3:
+                await asyncio.sleep(0)
+        running.cancel()
+        assert None not in node.reports[1:]
 
     asyncio.run(test())
 

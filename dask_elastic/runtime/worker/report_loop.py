@@ -46,12 +46,16 @@ class ReportLoop:
         self._clock = clock
         self._wanted = asyncio.Event()
         self._closed = False
-        # Parts whose report, or the repetition of the last one, is under way.
+        # Parts whose report is under way, or still their measurement, or the repetition of the last report.
         self._reporting: set[JobPart] = set()
+        self._measuring: set[JobPart] = set()
         self._repeating: set[JobPart] = set()
+        # Parts whose report was under way when another one was wanted.
+        self._again: set[JobPart] = set()
 
     def wake(self) -> None:
         """Report without waiting for the interval; called on the event loop."""
+        self._again |= self._reporting
         self._wanted.set()
 
     def close(self) -> None:
@@ -89,7 +93,7 @@ class ReportLoop:
 
     async def report(self, job_part: JobPart) -> None:
         """Report on a part, and do what the scheduler answers."""
-        began, ended = self._clock(), job_part.ended
+        ended = job_part.ended
         self._reporting.add(job_part)
         try:
             report = None if job_part.reported_end else await self._measured(job_part, ended)
@@ -97,13 +101,15 @@ class ReportLoop:
                 job_part.reported_end = ended
         finally:
             self._reporting.discard(job_part)
-            if self._clock() - began > LATE_SECONDS:
-                # What has changed since is to be reported, too.
-                self.wake()
+            if job_part in self._again:
+                # Not `wake`: two parts that are late would wake each other for ever.
+                self._again.discard(job_part)
+                self._wanted.set()
 
     async def _repeat(self, job_part: JobPart) -> None:
-        """Renew the lease of a part whose report is late."""
-        if job_part in self._repeating:
+        """Renew the lease of a part that is measured late."""
+        if job_part not in self._measuring or job_part in self._repeating:
+            # A scheduler that answers late gets no more calls for that.
             return
         self._repeating.add(job_part)
         try:
@@ -117,7 +123,13 @@ class ReportLoop:
             # The last report is made and sent in any case: it may carry the error of the job.
             job_part.idle_watch.note()
         last = job_part.last_report
-        return last.changed(await self._node.report_on(job_part)) if last.is_due() else None
+        if not last.is_due():
+            return None
+        self._measuring.add(job_part)
+        try:
+            return last.changed(await self._node.report_on(job_part))
+        finally:
+            self._measuring.discard(job_part)
 
     async def _told(self, job_part: JobPart, report: PartReport | None) -> bool:
         """Send a report, and do what the scheduler answers; returns False if it was not delivered."""
