@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
-from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows, InstanceTime
+from dask_elastic.runtime.protocol.reports import EdgeRate, InstanceRows, InstanceTime, Report
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.runtime.scheduler.snapshot_log import EXECUTOR_BYTES, SnapshotLog
@@ -121,11 +122,30 @@ def test_report_repeated_by_idle_node_is_fresh_between_two_repetitions(fake):
     coordinator, _, record = submitted(fake, {"a": 2}, report_interval=0.01)
     coordinator.controller.snapshot_builder.stale_after = 0.03
     record.receive(0, fake.report([fake.measure("op0", 0)]))
-    at, report, _ = record.reports[0]
+    at, report = record.reports[0][:2]
     for idle, fresh in ((False, False), (True, True)):
         record.reports[0] = ReceivedReport(at, report, idle)
         [executor] = snapshot(coordinator, now=at + 1.5).jobs[0].executors
         assert (executor.service_rate is not None) == fresh
+
+
+def test_report_that_is_repeated_while_a_part_is_measured_late_is_not_fresh(fake):
+    """State that moves to disk takes long; the rates of before do not hold for all that time."""
+    coordinator, _, record = submitted(fake, {"a": 2})
+    report, began = fake.report([fake.measure("op0", 0)]), time.time()
+    record.reports[0] = ReceivedReport(began - 60.0, report)
+    for _ in range(2):
+        call = Report(*record.generation_id, 0, None, late=True)
+        asyncio.run(coordinator.health.report(call))
+        received = record.reports[0]
+        # The worker is there, though.
+        assert received.at >= began
+        assert not received.idle
+        [executor] = snapshot(coordinator, now=received.at).jobs[0].executors
+        assert executor.service_rate is None
+    asyncio.run(coordinator.health.report(replace(call, report=report, late=False)))
+    [executor] = snapshot(coordinator, now=record.reports[0].at).jobs[0].executors
+    assert executor.service_rate is not None
 
 
 def changes(fake, scheduler, record):

@@ -380,6 +380,8 @@ class Report(Call[ReportAnswer]):
         Which part; the scheduler refuses the reports of stale ones.
     report : PartReport or None
         The report; None from an idle part whose last report still holds, and from one that has reported its end.
+    late : bool
+        Whether the part is still being measured, and only renews its lease: its last report does not hold any more.
     """
 
     job: str
@@ -387,6 +389,7 @@ class Report(Call[ReportAnswer]):
     node: int
     report: PartReport | None
     incarnation: int = 0
+    late: bool = False
 
 
 class Suspects(Call[None]):

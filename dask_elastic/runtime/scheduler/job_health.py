@@ -147,7 +147,8 @@ class JobHealth:
             return
         if has_jumped(report, before.report if before else None):
             self.load_jumped()
-        record.receive(call.node, report, idle=call.report is None)
+        behind = time.time() - before.at + before.behind if before is not None and call.late else 0.0
+        record.receive(call.node, report, idle=call.report is None and not call.late, behind=behind)
         if not record.live:
             return
         self._note_stalled(record, before.report.stalled if before else (), report.stalled)

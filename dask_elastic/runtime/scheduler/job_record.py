@@ -46,11 +46,14 @@ class ReceivedReport(NamedTuple):
         The report.
     idle : bool
         Whether the node is idle and has repeated it.
+    behind : float
+        Seconds for which it does not hold any more, because the part is being measured.
     """
 
     at: float
     report: PartReport
     idle: bool = False
+    behind: float = 0.0
 
 
 class Suspect(NamedTuple):
@@ -228,9 +231,9 @@ class JobRecord:
             self._ended.set()
             self._over.set()
 
-    def receive(self, node: int, report: PartReport, idle: bool = False) -> None:
+    def receive(self, node: int, report: PartReport, idle: bool = False, behind: float = 0.0) -> None:
         """Keep the newest report of a node, and drop the suspect batches that it has processed."""
-        self.reports[node] = ReceivedReport(time.time(), report, idle)
+        self.reports[node] = ReceivedReport(time.time(), report, idle, behind)
         if node in self.suspects and report.absolved >= self.suspects[node].number:
             del self.suspects[node]
 

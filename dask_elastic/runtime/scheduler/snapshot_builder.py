@@ -119,7 +119,7 @@ class ClusterView:
 
     def _is_fresh(self, view: JobView, received: ReceivedReport) -> bool:
         interval = report_seconds(view.spec.options, received.idle)
-        return received.at >= self.now - max(self.stale_after, STALE_PERIODS * interval)
+        return received.at - received.behind >= self.now - max(self.stale_after, STALE_PERIODS * interval)
 
     def _job(self, view: JobView, places: Mapping[str, int], pause: Callable[[], None]) -> JobSnapshot:
         spec, options = view.spec, view.spec.options

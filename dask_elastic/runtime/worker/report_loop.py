@@ -113,7 +113,7 @@ class ReportLoop:
             return
         self._repeating.add(job_part)
         try:
-            await self._told(job_part, None)
+            await self._told(job_part, None, late=True)
         finally:
             self._repeating.discard(job_part)
 
@@ -131,11 +131,11 @@ class ReportLoop:
         finally:
             self._measuring.discard(job_part)
 
-    async def _told(self, job_part: JobPart, report: PartReport | None) -> bool:
+    async def _told(self, job_part: JobPart, report: PartReport | None, late: bool = False) -> bool:
         """Send a report, and do what the scheduler answers; returns False if it was not delivered."""
         spec, requested = job_part.spec, time.monotonic()
         job_part.asked_at = self._clock()
-        call = Report(*spec.generation_id, spec.node, report, spec.incarnation)
+        call = Report(*spec.generation_id, spec.node, report, spec.incarnation, late)
         try:
             answer = await self._node.call_scheduler(call)
         except (CommClosedError, OSError, AttributeError) as error:
