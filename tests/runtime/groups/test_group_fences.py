@@ -12,8 +12,9 @@ from dask_elastic.routing.group_table import GroupTable
 from dask_elastic.runtime.protocol.group_calls import CopyGroups, ForgetGroups, HoldGroups
 from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.worker.groups.group_moves import GroupMoves
+from dask_elastic.runtime.worker.groups.group_threads import GroupThreads
 from dask_elastic.runtime.worker.groups.local_move import LocalMove, Share
-from dask_elastic.vocab.errors import JobEnded, MoveRefused, ProtocolError
+from dask_elastic.vocab.errors import JobEnded, MoveRefused, NodeLost, ProtocolError, UserCodeError
 from dask_elastic.vocab.identity import ExecutorId
 
 GIVES = ExecutorId("op", 0)
@@ -87,6 +88,26 @@ def test_fence_is_aborted_with_the_job(moves):
     assert ended == ["aborted"]
     with pytest.raises(JobEnded, match="job 'job' ended while groups of 'op' moved"):
         waited.result(100)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(UserCodeError("op", "ValueError: 7"), UserCodeError), (OSError("no room"), NodeLost)]
+)
+def test_error_of_user_code_that_runs_when_groups_arrive_is_that_of_the_job(moves, error, kind):
+    """A job with checkpoints used to restart, and others to fail, as if a worker had been lost."""
+    errors = []
+
+    def receive_groups(handed):
+        # Tasks of the executor process here what it has held for these groups.
+        raise error
+
+    moves.part.fail = errors.append
+    home = moves.part.homes[GIVES] = object.__new__(GroupThreads)
+    home.receive_groups = receive_groups
+    with pytest.raises(JobEnded):
+        moves._install(GIVES, SimpleNamespace(version=4, nbytes=0))
+    assert [type(one) for one in errors] == [kind]
+    assert str(error) in str(errors[0])
 
 
 def test_node_confirms_a_fence_to_the_home_of_the_executor(moves):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from dask_elastic.runtime.transport.credit import Aborted
-from dask_elastic.vocab.errors import JobEnded, NodeLost
+from dask_elastic.vocab.errors import JobEnded, NodeLost, UserCodeError
 
 T = TypeVar("T")
 
@@ -57,7 +57,8 @@ class AwaitedAnswers:
 def handing_over(what: str) -> Iterator[None]:
     """Raise `NodeLost` in place of errors in the block: what is handed over to another worker may be at neither.
 
-    If the job has ended at the other worker, that one reports why.
+    If the job has ended at the other worker, that one reports why. In the block, tasks may process rows that waited for
+    the hand-over; errors of user code are those of the job.
 
     Parameters
     ----------
@@ -68,6 +69,8 @@ def handing_over(what: str) -> Iterator[None]:
     ------
     Aborted
         If the job has ended, here or at the other worker.
+    UserCodeError
+        If user code raises.
     NodeLost
         After any other error.
 
@@ -84,7 +87,7 @@ def handing_over(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (Aborted, NodeLost):
+    except (Aborted, NodeLost, UserCodeError):
         raise
     except JobEnded:
         raise Aborted from None
