@@ -117,7 +117,7 @@ def test_decorated_functions_are_checked():
         de.per_key(3)
     with pytest.raises(TopologyError, match="output is 'change'"):
         de.per_row(output="change")(lambda row, state: None)
-    with pytest.raises(TopologyError, match="@de.per_row is for compute"):
+    with pytest.raises(TopologyError, match=r"@de\.per_row is for compute"):
         de.Topology("t").source("rows", de.sources.Arrow(pa.table({"n": [1]}))).map(de.per_row(lambda row, state: None))
 
 
