@@ -15,7 +15,7 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 # Tests start many processes: without compiled files, each of them would compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test lint format types examples $(EXAMPLES:%=run-%) pytest soak properties faults demo bench docs clean
+.PHONY: test lint format types examples $(EXAMPLES:%=run-%) pytest soak properties faults oldest demo bench docs clean
 .DEFAULT_GOAL := test
 
 # Pytest runs last, so that its summary is the end of the output.
@@ -65,6 +65,15 @@ faults: $(VENV)/.test
 	SOURCE_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k kills tests/cluster/durability/test_durable_inputs.py
 	HOME_KILLS=$(KILLS) $(BIN)/python -m pytest -q --timeout 3600 -k killed tests/cluster/homes tests/cluster/groups
 
+# Tests without processes, with the oldest versions of libraries that pyproject.toml allows.
+OLDEST := $(VENV)-oldest
+oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(subst $(BIN),$(OLDEST)/bin,$(UV) --python $(BIN)/python) --resolution lowest-direct --editable '.[all]'
+	$(subst $(BIN),$(OLDEST)/bin,$(UV) --python $(BIN)/python) --editable '.[test]'
+	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 --dist worksteal $(PURE) dask_elastic
+
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
@@ -101,5 +110,5 @@ $(VENV)/.test $(VENV)/.bench $(VENV)/.demo $(VENV)/.docs: $(VENV)/.python pyproj
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(CHECKED) -type d -name __pycache__ -prune -exec rm -rf {} +
