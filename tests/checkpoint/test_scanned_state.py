@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import errno
+import io
+import os
 import tempfile
 import tracemalloc
 from collections import Counter
@@ -178,12 +180,29 @@ def test_a_folder_for_temporary_files_that_cannot_be_written_is_named(temporary,
         list(de.scan_state("memory://planes", "planes", parts=8))
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+class FullDisk(io.RawIOBase):
+    """A file on a disk without room."""
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return 0
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize("buffered", [16, 1 << 20])
 def test_temporary_files_that_do_not_fit_on_the_disk_are_an_error(buffered, temporary, monkeypatch):
     monkeypatch.setattr(spilled_parts, "MEMORY_BYTES", 0)
-    full = functools.partial(Path.open, Path("/dev/full"), "r+b", buffered)
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: full())
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: io.BufferedRandom(FullDisk(), buffered))
     saved_planes("memory://planes")
     with pytest.raises(CheckpointError, match=r"cannot write state .*No space left on device.* variable TMPDIR"):
         list(de.scan_state("memory://planes", "planes", parts=8))
