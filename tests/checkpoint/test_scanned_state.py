@@ -192,7 +192,7 @@ class FullDisk(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(self, offset: int, origin: int = io.SEEK_SET) -> int:
         return 0
 
     def write(self, data: object) -> int:
