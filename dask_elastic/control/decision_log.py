@@ -78,7 +78,8 @@ class DecisionLog:
             key = (decision.job, decision.generation)
             if decision.number in self._unobserved:
                 job = jobs.get(key)
-                due = snapshot.now - decision.time >= self._after or key in changed_later
+                # After the clock was set back, a decision may seem to be made in the future.
+                due = abs(snapshot.now - decision.time) >= self._after or key in changed_later
                 if job is None:
                     del self._unobserved[decision.number]
                 elif due and job.latency is not None:

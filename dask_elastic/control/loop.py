@@ -14,7 +14,6 @@ Not done
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -31,6 +30,7 @@ from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.queues import NO_LIMIT
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Divider, fair_shares
+from dask_elastic.control.steady_time import SteadyTime
 from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
@@ -52,20 +52,6 @@ class _JobState:
         self.since = now
         self.model = JobModel(settings)
         self.divider = Divider(settings)
-
-
-class _SteadyTime:
-    """Seconds that never run backwards: a clock that is set back stands still for one snapshot, and goes on."""
-
-    def __init__(self) -> None:
-        self._last = -math.inf
-        self._behind = 0.0
-
-    def seen(self, snapshot: Snapshot) -> Snapshot:
-        """Return the next snapshot at its steady time."""
-        self._behind = max(self._behind, self._last - snapshot.now)
-        self._last = snapshot.now + self._behind
-        return replace(snapshot, now=self._last) if self._behind else snapshot
 
 
 class ControlLoop:
@@ -115,7 +101,7 @@ class ControlLoop:
         self._guard = Guard(self.settings)
         self._writer = DecisionWriter(self.settings)
         self._states: dict[JobKey, _JobState] = {}
-        self._time = _SteadyTime()
+        self._time = SteadyTime()
 
     def tick(self, snapshot: Snapshot) -> Plan:
         """Return the plan for a snapshot.

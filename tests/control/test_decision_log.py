@@ -51,6 +51,13 @@ def test_decision_log_ignores_decisions_that_were_not_applied():
     assert observed(log) == [None, None]
 
 
+def test_decision_log_observes_effect_although_the_clock_was_set_back():
+    log = DecisionLog(after=5.0)
+    log.add([decision(1, 12.0), decision(2, 3_610.0, applied=False)])
+    log.observe(snapshot_at(11.0, 0.07))
+    assert observed(log) == [None, 0.07], "a decision of the same moment is not due yet"
+
+
 def test_decision_log_waits_for_a_measured_latency():
     log = DecisionLog(after=5.0)
     log.add([decision(1, 10.0)])

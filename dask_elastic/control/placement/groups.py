@@ -34,6 +34,7 @@ from dask_elastic.control.placement.group_traffic import NodeTraffic, node_traff
 from dask_elastic.control.placement.planners import home_planner
 from dask_elastic.control.placement.purpose import Purpose
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.control.steady_time import SteadyTime
 from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
 from dask_elastic.migration.strategy import AUTO
 from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
@@ -128,11 +129,12 @@ class GroupPlanning:
         self._memories: dict[tuple[JobKey, str], _Memory] = {}
         self._period: list[Snapshot] = []
         self._noted: dict[JobKey, int] = {}
+        self._time = SteadyTime()
         self.measured = MeasuredGroupMoves(self.settings)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take a snapshot, and learn from the moves that it has."""
-        self._period.append(snapshot)
+        self._period.append(self._time.seen(snapshot))
         for job in snapshot.jobs:
             for move in job.group_moves:
                 self.moved(job_key(job), move)
@@ -192,10 +194,16 @@ class GroupPlanning:
             return
         self._noted[job] = move.number
         memory = self._memory(job, move.operator)
-        memory.settled_at = max(memory.settled_at, move.settled)
+        memory.settled_at = max(memory.settled_at, self._settled(move))
         if move.drain is not None:
             taken = move.moved_bytes, move.paused_bytes, move.pause, move.seconds
             self.measured.observe(move.strategy, move.drain, *taken)
+
+    def _settled(self, move: EndedGroupMove) -> float:
+        """Return the steady time from which on a move disturbs no measurements; it may have ended before a set-back."""
+        if not math.isfinite(self._time.now):
+            return move.settled
+        return min(move.settled + self._time.behind, self._time.now + self.settings.period)
 
     def _memory(self, job: JobKey, operator: str) -> _Memory:
         return self._memories.setdefault((job, operator), _Memory())

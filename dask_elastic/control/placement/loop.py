@@ -39,6 +39,7 @@ from dask_elastic.control.placement.scaling import ReportedScaling
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.reconfiguration import Reconfigurer
 from dask_elastic.control.scaling import Scaling, TargetUtilisation
+from dask_elastic.control.steady_time import SteadyTime
 from dask_elastic.meters.node_speeds import NodeSpeeds
 from dask_elastic.planning.placement.problem import SLACK, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import collocation, load_distance
@@ -108,6 +109,7 @@ class PlacementLoop:
         self._speeds = NodeSpeeds()
         self._jobs: dict[JobKey, _Memory] = {}
         self._period = PeriodLoads(self.settings.period)
+        self._time = SteadyTime()
 
     def tick(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
         """Take a snapshot; decide if a period is over.
@@ -122,10 +124,10 @@ class PlacementLoop:
         tuple of PlacementDecision
             One for each job that is placed by a planner; none between two periods.
         """
-        self.observe(snapshot)
+        seen = self._observed(snapshot)
         if self._period.seconds < self.settings.period:
             return ()
-        return self._decisions(snapshot)
+        return self._decisions(seen, snapshot.now)
 
     def decide(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
         """Take a snapshot and decide, whether or not a period is over.
@@ -140,8 +142,7 @@ class PlacementLoop:
         tuple of PlacementDecision
             One for each job that is placed by a planner.
         """
-        self.observe(snapshot)
-        return self._decisions(snapshot)
+        return self._decisions(self._observed(snapshot), snapshot.now)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Take a snapshot without deciding.
@@ -151,10 +152,17 @@ class PlacementLoop:
         snapshot : Snapshot
             The newest one.
         """
-        self._period.add(snapshot)
-        self._note_homes(snapshot)
+        self._observed(snapshot)
 
-    def _decisions(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
+    def _observed(self, snapshot: Snapshot) -> Snapshot:
+        """Take a snapshot; return it at its steady time."""
+        seen = self._time.seen(snapshot)
+        self._period.add(seen)
+        self._note_homes(seen)
+        return seen
+
+    def _decisions(self, snapshot: Snapshot, now: float) -> tuple[PlacementDecision, ...]:
+        """Return the decisions on a snapshot at its steady time, as made at the time of the clock."""
         loads, self._period = self._period.means(), PeriodLoads(self.settings.period)
         self._speeds.observe(served_rates(snapshot))
         self.node_counts.append(sum(node.cores > 0 and not node.retiring for node in snapshot.nodes))
@@ -163,7 +171,7 @@ class PlacementLoop:
         found = []
         for job in snapshot.jobs:
             if job_key(job) in self._jobs:
-                found.append(self._decision(snapshot, job, loads))
+                found.append(replace(self._decision(snapshot, job, loads), time=now))
                 self._jobs[job_key(job)].history.append(loads[job_key(job)])
         return tuple(found)
 

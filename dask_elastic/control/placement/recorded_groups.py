@@ -11,6 +11,7 @@ from dask_elastic.control.placement.group_decision import GroupDecision
 from dask_elastic.control.placement.group_map import GroupMap
 from dask_elastic.control.placement.groups import GroupPlanning
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.control.steady_time import SteadyTime
 from dask_elastic.vocab.snapshot import Snapshot
 
 
@@ -45,6 +46,7 @@ class RecordedGroupPlanning:
         self.planning = GroupPlanning(settings)
         self.placement = placement
         self._began: float | None = None
+        self._time = SteadyTime()
 
     def tick(self, snapshot: Snapshot) -> tuple[GroupDecision, ...]:
         """Take a snapshot; decide if a period is over.
@@ -59,8 +61,9 @@ class RecordedGroupPlanning:
         tuple of GroupDecision
             One for each operator that is measured; none between two periods.
         """
-        self._began = snapshot.now if self._began is None else self._began
-        if snapshot.now - self._began < self.planning.settings.period:
+        now = self._time.seen(snapshot).now
+        self._began = now if self._began is None else self._began
+        if now - self._began < self.planning.settings.period:
             self.planning.observe(self.posed(snapshot))
             return ()
         return self.decide(snapshot)

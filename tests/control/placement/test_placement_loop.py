@@ -68,6 +68,23 @@ def test_every_placement_empties_a_retiring_node(made, placement):
     assert decisions[-1].release == (nodes[1].address,)
 
 
+def test_homes_move_as_soon_although_the_clock_was_set_back_for_an_hour(made):
+    def moved(setback):
+        loop, snapshot, found = PlacementLoop(PlacementSettings(max_moves=1)), crowded(made, "flux"), []
+        for second in range(100):
+            now = second - (setback if second >= 40 else 0.0)
+            for decision in loop.tick(at(snapshot, now)):
+                assert decision.time == now
+                found.append((second, decision.moves))
+                snapshot = with_moves(snapshot, decision.moves)
+        return found
+
+    steady, after = moved(0.0), moved(3_600.0)
+    assert sum(bool(moves) for _, moves in after) == sum(bool(moves) for _, moves in steady) > 2
+    # The clock stands still for one snapshot, so that a period may end one snapshot later.
+    assert [second for second, moves in after if moves][-1] <= [second for second, moves in steady if moves][-1] + 1
+
+
 def test_nothing_is_decided_between_periods_and_for_jobs_without_planner(made):
     loop = PlacementLoop(PlacementSettings(period=5))
     snapshot = crowded(made, "flux")

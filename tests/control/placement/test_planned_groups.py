@@ -196,6 +196,20 @@ def test_auto_chooses_by_what_moves_have_taken(pauses, chosen):
     assert decision.strategy == chosen
 
 
+def test_groups_move_as_soon_although_the_clock_was_set_back_for_an_hour():
+    planning, owners = GroupPlanning(PlacementSettings(patience=1, cooldown=30.0)), [0, 0, 1, 1]
+    loads = [0.3, 0.3, 0.1, 0.1]
+    assert decided(planning, loads, owners, now=3_600.0).moves
+    # Its groups have moved, and then the clock is set back; what has disturbed the loads ended before.
+    planning.moved(KEY, ended(settled=3_611.0))
+    reasons = [decided(planning, [0.3, 0.1, 0.3, 0.1], [1, 0, 1, 0], now=now).reason for now in (3_610.0, 0.0)]
+    assert all("within the last 30 s" in reason for reason in reasons)
+    planning.moved(KEY, ended(2, settled=3_612.0))
+    planning.observe(snapshot(loads, owners, now=1.0))
+    assert planning.decide({KEY: {"count": [1, 0, 1, 0]}}) == (), "a move has just disturbed the loads"
+    assert decided(planning, [0.3, 0.1, 0.3, 0.1], [1, 0, 1, 0], now=31.0).moves
+
+
 def test_budget_of_bytes_holds_groups():
     loads, owners = [0.3, 0.3, 0.1, 0.1], [0, 0, 1, 1]
     planning = GroupPlanning(PlacementSettings(patience=1, budget_bytes=5.0))

@@ -80,7 +80,7 @@ async def period(coordinator, pool, *decisions):
     """Run a period with these decisions."""
     coordinator.controller.snapshot_log.add(SNAPSHOT)
     driver = coordinator.group_planning
-    driver._seen = 0.0
+    driver._seen = None
     made = tuple(replace(one, generation=coordinator.jobs[one.job].spec.generation) for one in decisions)
     driver._planning = Planning(made)
     await driver.period(pool)

@@ -62,7 +62,7 @@ class Bench:
     async def period(self, *decisions):
         """Run a period with these decisions, and what it carries out."""
         self.coordinator.controller.snapshot_log.add(SNAPSHOT)
-        self.driver._seen = 0.0
+        self.driver._seen = None
         self.driver._loop = Scripted(decisions)
         await self.driver._guarded_period(self.pool)
         assert self.driver.error is None
@@ -127,12 +127,28 @@ def test_moves_are_carried_out_one_after_the_other_with_what_was_expected(bench)
     bench(test)
 
 
+def test_each_snapshot_is_seen_once_although_the_clock_was_set_back(bench):
+    async def test(bench):
+        log, seen = bench.coordinator.controller.snapshot_log, []
+        for times in ((3_601.0, 3_602.0), (3_603.0, 1.0, 2.0), (3.0,), ()):
+            for now in times:
+                log.add(Snapshot(now, SNAPSHOT.nodes, ()))
+            seen.append([snapshot.now for snapshot in bench.driver.fresh()])
+        assert seen == [[3_601.0, 3_602.0], [3_603.0, 1.0, 2.0], [3.0], []]
+        log.add(Snapshot(1_000.0, SNAPSHOT.nodes, ()))
+        assert [snapshot.now for snapshot in bench.driver.fresh()] == [1_000.0]
+        bench.driver._seen = None
+        assert [snapshot.now for snapshot in bench.driver.fresh()] == [1_000.0], "others are older than a period"
+
+    bench(test)
+
+
 def test_pauses_of_moves_change_what_is_expected_of_later_ones(bench):
     async def test(bench):
         before = bench.driver._measured.rates().pause(3e6)
         await bench.period(bench.decision((0, "a", "b")))
         loop = Scripted(())
-        bench.driver._loop, bench.driver._seen = loop, 0.0
+        bench.driver._loop, bench.driver._seen = loop, None
         await bench.driver._guarded_period(bench.pool)
         assert loop.rates.pause(3e6) < before
 
@@ -311,7 +327,7 @@ def test_second_plan_waits_until_the_first_one_is_carried_out(bench):
         first = asyncio.ensure_future(bench.period(bench.decision((0, "a", "b"))))
         while not bench.scheduler.asked(MoveHome):
             await asyncio.sleep(0.001)
-        bench.driver._loop, bench.driver._seen = Scripted((bench.decision((1, "a", "c")),)), 0.0
+        bench.driver._loop, bench.driver._seen = Scripted((bench.decision((1, "a", "c")),)), None
         await bench.driver._guarded_period(bench.pool)
         assert bench.driver._loop.periods == []
         gate.set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -54,7 +53,7 @@ class PeriodicPlanning(ABC):
         self.control = control
         self.settings = control.options.placement
         self.error: str | None = None
-        self._seen = -math.inf
+        self._seen: Snapshot | None = None
         self._spent: deque[float] = deque(maxlen=2)
         self._task: asyncio.Task[None] | None = None
         self._moving: dict[str, asyncio.Task[None]] = {}
@@ -100,9 +99,17 @@ class PeriodicPlanning(ABC):
         kept = self.control.snapshot_log.snapshots
         if not kept:
             return []
-        since = max(self._seen, kept[-1].now - self.wait())
-        self._seen = kept[-1].now
-        return [snapshot for snapshot in kept if snapshot.now > since]
+        found: list[Snapshot] = []
+        left, later = self.wait(), kept[-1]
+        for snapshot in reversed(kept):
+            # Times that come again, because the clock was set back, take none of the period.
+            left -= max(later.now - snapshot.now, 0.0)
+            if snapshot is self._seen or left <= 0:
+                break
+            found.append(snapshot)
+            later = snapshot
+        self._seen = kept[-1]
+        return found[::-1]
 
     def begin(self, job: str, moves: Callable[[], Coroutine[None, None, None]]) -> None:
         """Carry out a plan for a job, unless an earlier one is still carried out."""
