@@ -11,6 +11,8 @@ Method
     prediction and the one for unbound threads, and that difference is well above the noise. For one more core on a node
     that has all of the executor's cores this means: throughput rises by less than a fifth of what one core did. Perfect
     scaling from k to k + 1 cores never counts as bound, for any k, nor do cores that were added on new nodes only.
+    Nodes may differ in speed: where cores on several nodes are compared, a result must not be explained either by nodes
+    that are up to twice as fast as others.
 
     An executor that gathers its shards on some of its tasks (`dask_elastic.planning.gathering`) has measured that more
     cores of a node make it slower. That is a result, too, as long as the executor says so.
@@ -52,6 +54,9 @@ DOUBT = 3.0
 
 SKEWED = 0.9
 """If the heaviest shard's load is at least this fraction of one core's share, cores do not limit the executor."""
+
+SPEED_RATIO = 2.0
+"""Cores of one node may be faster than those of another by so much."""
 
 VISIBLE = 0.3
 """Fraction of the expected gain from which on more cores count as effective."""
@@ -264,10 +269,11 @@ class GilBound:
         gain, noise = _mean(after.rates) / _mean(before.rates), _noise(before.rates, after.rates)
         free = _ratio(before.cores, after.cores, None)
         known = self._findings.get((job, operator))
+        explained = _explained(gain, before.cores, after.cores, None, noise)
         fitting = []
         for most in range(1, max([*before.cores.values(), *after.cores.values()])):
             bound = _ratio(before.cores, after.cores, most)
-            if _distinct(free, bound, noise) and _near(gain, bound, free, noise):
+            if _distinct(free, bound, noise) and _near(gain, bound, free, noise) and not explained:
                 fitting.append((abs(gain - bound), -most))
         found = -min(fitting)[1] if fitting else None
         if known is not None and known.most is not None:
@@ -293,7 +299,8 @@ class GilBound:
             return
         gain, noise = _mean(after.rates) / _mean(before.rates), _noise(before.rates, after.rates)
         free, bound = (_ratio(before.cores, after.cores, most) for most in (None, known.most))
-        if _distinct(free, bound, noise) and _near(gain, free, bound, noise):
+        explained = _explained(gain, before.cores, after.cores, known.most, noise)
+        if _distinct(free, bound, noise) and _near(gain, free, bound, noise) and not explained:
             self._findings[job, operator] = _Finding(now, None)
 
 
@@ -304,6 +311,26 @@ def _ratio(before: CoresByAddress, after: CoresByAddress, most: int | None) -> f
 
 def _running(cores: CoresByAddress, most: int | None) -> int:
     return sum(count if most is None else min(count, most) for count in cores.values())
+
+
+def _explained(gain: float, before: CoresByAddress, after: CoresByAddress, most: int | None, noise: float) -> bool:
+    """Return whether nodes of different speed explain a gain, if at most `most` threads of a node run at once."""
+    least, greatest = 1 / _greatest_ratio(after, before, most), _greatest_ratio(before, after, most)
+    return least * (1 - 2 * noise) <= gain <= greatest * (1 + 2 * noise)
+
+
+def _greatest_ratio(before: CoresByAddress, after: CoresByAddress, most: int | None) -> float:
+    """Return the predicted ratio of throughput after to before, for the speeds of nodes at which it is greatest."""
+    limit = math.inf if most is None else most
+    pairs = [(min(before.get(node, 0), limit), min(after.get(node, 0), limit)) for node in {**before, **after}]
+    ratio, reached = 0.0, _ratio(before, after, most)
+    while reached > ratio:
+        ratio = reached
+        speeds = [SPEED_RATIO if there > ratio * here else 1.0 for here, there in pairs]
+        reached = sum(speed * there for speed, (_, there) in zip(speeds, pairs, strict=True)) / sum(
+            speed * here for speed, (here, _) in zip(speeds, pairs, strict=True)
+        )
+    return ratio
 
 
 def _distinct(free: float, bound: float, noise: float) -> bool:

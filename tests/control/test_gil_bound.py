@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dask_elastic.control.gil_bound import GilBound
@@ -73,6 +73,33 @@ def test_cores_added_on_same_and_other_node_are_distinguished():
 
 def test_remote_core_with_throughput_of_four_local_cores_reveals_gil():
     assert Bench(locked(1)).hold({0: 4}, 3).hold({0: 4, 1: 1}, 5).most == 1
+
+
+def unequal(*speeds):
+    return lambda cores: sum(speeds[node] * count for node, count in cores.items())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.floats(1.0, 2.0), min_size=4, max_size=4),
+    st.dictionaries(st.integers(0, 3), st.integers(1, 6), min_size=1),
+    st.dictionaries(st.integers(0, 3), st.integers(1, 6), min_size=1),
+)
+@example([1.0, 2.0, 1.0, 1.0], {1: 1}, {0: 2})  # a slower node, to which the executor went
+@example([1.0, 2.0, 1.0, 1.0], {0: 2}, {0: 2, 1: 1})  # a faster node
+def test_nodes_of_different_speed_are_not_taken_for_the_gil(speeds, before, after):
+    assert Bench(unequal(*speeds)).hold(before, 4).hold(after, 10).most is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(1.0, 2.0), min_size=2, max_size=2), st.integers(1, 4))
+def test_finding_is_not_revoked_because_nodes_differ_in_speed(speeds, most):
+    def running(cores):
+        return sum(speeds[node] * min(count, most) for node, count in cores.items())
+
+    bench = Bench(running).hold({0: most}, 4).hold({0: most + 1}, 10)
+    assert bench.most == most
+    assert bench.hold({1: most + 1}, 10).hold({0: 1, 1: most + 1}, 10).most is not None
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
