@@ -157,6 +157,9 @@ def _changed_declaration(before: Compute, now: Compute) -> str:
         for name, kind in present.kinds.items()
         if name in former.kinds and not _same_kind(former.kinds[name], kind)
     ]
+    timers = {value: f"timer {name!r}" for layout in (former, present) for name, value in layout.timers.items()}
+    changed += [f"{timers.get(name, repr(name))} is missing" for name in former.kinds if name not in present.kinds]
+    changed += [f"{timers.get(name, repr(name))} is new" for name in present.kinds if name not in former.kinds]
     return ", ".join(changed) or difference(nothing, nothing, former.fields, present.fields)
 
 

@@ -357,8 +357,10 @@ def test_other_kinds_of_state_are_refused(tmp_path):
     state = replace(state, reading=reading_of(function))
     assert ChangedAggregates.of(state, function) is None
     more = replace(function, state={"last": Value(pa.int64()), "first": Value(pa.int64())})
-    with pytest.raises(CheckpointError, match=r"another kind of state: new fields: Field\('first'"):
+    with pytest.raises(CheckpointError, match=r"another kind of state: 'first' is new. Give the operator"):
         ChangedAggregates.of(state, more)
+    with pytest.raises(CheckpointError, match=r"another kind of state: 'last' is missing. Give the operator"):
+        ChangedAggregates.of(state, replace(function, state={}))
 
 
 @pytest.mark.parametrize(
@@ -397,8 +399,9 @@ def test_other_timers_are_refused(tmp_path):
     function = Compute("planes", ("plane",), lambda batch, state: batch, timers={"close": Timer(print)})
     state = replace(state, reading=reading_of(function))
     assert ChangedAggregates.of(state, replace(function, timers={"close": Timer(repr)})) is None
-    for timers in ({"close": Timer(print), "open": Timer(print)}, None):
-        with pytest.raises(CheckpointError, match=r"'planes' has another kind of state: (new|missing) fields"):
+    two = {"close": Timer(print), "open": Timer(print)}
+    for timers, changed in ((two, "timer 'open' is new"), (None, "timer 'close' is missing")):
+        with pytest.raises(CheckpointError, match=f"'planes' has another kind of state: {changed}. Give the operator"):
             ChangedAggregates.of(state, replace(function, timers=timers))
 
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_elastic.connectors import sinks
+from dask_elastic.connectors.sinks.parquet import ParquetTransaction
 from dask_elastic.testing import check_sink
 from dask_elastic.topology import SinkContext
 from dask_elastic.vocab.errors import SinkError, TopologyError
@@ -125,6 +126,12 @@ def test_rows_before_the_checkpoint_are_shown_in_the_directory_of_before_or_wher
     assert not before.exists()
     sinks.Parquet(other).open(generation(3)).recover(prepared, 2)
     assert "prepared file" in caplog.text
+
+
+def test_directory_of_before_that_cannot_be_reached_is_named_with_a_way_out(tmp_path):
+    prepared = ParquetTransaction("gone://bucket/before", ("part-1.parquet",))
+    with pytest.raises(SinkError, match=r"before gone://bucket/before: .*resume .* drop=\['out'\] .* is lost"):
+        sinks.Parquet(tmp_path).open(generation(1)).recover([prepared], 1)
 
 
 def test_handle_of_an_earlier_version_is_committed(tmp_path):

@@ -147,6 +147,10 @@ def test_rows_before_the_checkpoint_are_added_to_the_table_of_before_or_where_it
     sinks.Delta(moved).open(context(2)).recover(prepared, 3)
     assert rows(moved) == [1, 2, 3]
     assert not before.exists()
+    shutil.rmtree(moved)
+    gone = r"(?s)before .*/before: cannot be committed: .*\. If it no longer exists, resume .* drop=\['out'\]"
+    with pytest.raises(SinkError, match=gone):
+        sinks.Delta(other).open(context(3)).recover(prepared, 3)
 
 
 def test_writers_that_start_together_create_the_table_once(tmp_path):

@@ -274,6 +274,22 @@ def test_lost_staging_table_is_an_error(database):
     writer.abort()
 
 
+def test_rows_that_were_prepared_in_another_database_are_named_with_a_way_out(database):
+    writer = sinks.Postgres(database.uri, "delays").open(context())
+    writer.write(numbers(0, 2))
+    prepared = writer.prepare(1)
+    database.run("DROP DATABASE IF EXISTS others")
+    database.run("CREATE DATABASE others")
+    other = sinks.Postgres(f"{database.uri}&dbname=others", "delays").open(context(1))
+    error = rf"no staging table .*{prepared.staging}.* another uri= before.* drop=\['{prepared.sink}'\] .* is lost"
+    for _ in range(2):
+        with pytest.raises(SinkError, match=error):
+            other.recover([prepared], 1)
+    other.abort()
+    sinks.Postgres(database.uri, "delays").open(context(2)).recover([prepared], 1)
+    assert database.run("SELECT n FROM delays ORDER BY 1") == [(0,), (1,)]
+
+
 def test_server_that_cannot_be_reached_is_named_without_the_password():
     sink = sinks.Postgres("postgresql://me:secret@/base?host=/nowhere", "delays")
     with pytest.raises(SinkError, match=r"table delays: cannot connect: .*/nowhere") as caught:

@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from dask_elastic.connectors.libraries import lacking
 from dask_elastic.connectors.sinks.delta_table import AddedFile, DeltaFolder, DeltaTransaction
+from dask_elastic.connectors.sinks.former_place import explained_place
 from dask_elastic.connectors.sinks.rolling_files import FinishedFile, RollingFiles
 from dask_elastic.connectors.storage import full_path
 from dask_elastic.topology.casting import cast_rows
@@ -148,7 +149,12 @@ class _Writer(SinkWriter):
     def commit(self, prepared: object) -> None:
         if not isinstance(prepared, DeltaTransaction):
             raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Delta.")
-        self._folder.of(prepared).commit(prepared)
+        if prepared.table in ("", self._table):
+            self._folder.commit(prepared)
+            return
+        # The job was resumed with another table.
+        with explained_place(self._context.operator):
+            self._folder.of(prepared).commit(prepared)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import fs
 
+from dask_elastic.connectors.sinks.former_place import explained_place
 from dask_elastic.connectors.sinks.rolling_files import FinishedFile, RollingFiles, sync
 from dask_elastic.connectors.storage import full_path, locate
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
@@ -227,7 +228,8 @@ class _Writer(SinkWriter):
         left = self._directory.show_prepared(names)
         if left and former not in ("", self._sink.directory):
             # The job was resumed with another directory.
-            left = self._former(former).show_prepared(left)
+            with explained_place(self._context.operator):
+                left = self._former(former).show_prepared(left)
         for name in left:
             # A reader may have moved it away after an earlier commit: that must not prevent a restart.
             logger.warning(MISSING, self._directory.where, f"{former or self._sink.directory}/{name}")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dask_elastic.connectors.sinks.former_place import way_out
 from dask_elastic.vocab.errors import SinkError
 
 COMMITS = "dask_elastic_commits"
@@ -123,6 +124,12 @@ class PostgresSession:
                 transaction[:5],
             )
             if cursor.fetchall():
+                if not _exists(cursor, staging):
+                    raise SinkError(
+                        f"{self._where}: cannot commit: the database has no staging table {staging}, in which rows are "
+                        f"prepared. If the sink had another uri= before, or another user's default schema, resume with "
+                        f"that one. {way_out(transaction.sink)}"
+                    )
                 columns = self._staged_columns(cursor, staging)
                 conflict = self._on_conflict(columns)
                 listed = ", ".join(quoted(name) for name in columns)
@@ -197,7 +204,7 @@ class PostgresSession:
             try:
                 yield cursor
                 self._connection.commit()
-            except self._error:
+            except (self._error, SinkError):
                 self._connection.rollback()
                 raise
 
