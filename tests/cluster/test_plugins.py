@@ -246,6 +246,26 @@ def test_upkeep_of_a_worker_goes_on_after_an_error(small_cluster, wait_until, ca
     assert "can't start new thread" in caplog.text
 
 
+def test_error_in_every_upkeep_of_a_worker_is_logged_once_and_counted(small_cluster, wait_until, caplog):
+    cluster = small_cluster(n_workers=1, processes=False)
+    with Client(cluster, set_as_default=False) as client:
+        held(client)
+        node = cluster.workers[0].plugins["dask-elastic-worker"].runtime
+        looks = []
+
+        def watch_memory():
+            looks.append(len(looks))
+            raise RuntimeError("can't start new thread")
+
+        node._watch_memory = watch_memory
+        wait_until(lambda: len(looks) > 3, "the worker looks at its memory again and again")
+    cluster.close()
+    wait_until(lambda: "times more" in caplog.text, "the worker's last upkeep is logged")
+    upkeep = [record for record in caplog.records if record.getMessage().startswith("upkeep on worker")]
+    assert [record.exc_info is not None for record in upkeep] == [True, False]
+    assert f"the same error {len(looks) - 1} times more" in upkeep[-1].getMessage()
+
+
 def test_upkeep_of_a_worker_does_not_wait_for_code_that_was_left_to_it(small_cluster, wait_until):
     cluster = small_cluster(n_workers=1, processes=False)
     with Client(cluster, set_as_default=False) as client:

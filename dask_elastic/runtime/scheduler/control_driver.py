@@ -29,6 +29,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.snapshot_builder import STALE_PERIODS, ClusterView, SnapshotBuilder
 from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog
+from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.program_end import is_shut_down
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
@@ -117,6 +118,7 @@ class ControlDriver:
         self.history = History()
         self.log = DecisionLog(KEPT_DECISIONS)
         self.error: str | None = None
+        self._errors = ErrorLog(logger)
         self.slots_needed = 0.0
         self.snapshot_builder = SnapshotBuilder(membership, STALE_PERIODS * self.options.period)
         self.snapshot_log = SnapshotLog()
@@ -161,6 +163,7 @@ class ControlDriver:
             while self.cores.jobs.running and await self._guarded_period(pool):
                 await self._next_look()
         finally:
+            self._errors.settle(ends=True)
             # The next job needs nothing of what the last ones needed, and begins before it is measured.
             self.slots_needed = 0.0
             pool.shutdown(wait=False)
@@ -183,10 +186,11 @@ class ControlDriver:
         except Exception as error:  # an error of any kind ends this period only
             if isinstance(error, RuntimeError) and is_shut_down(pool):
                 return False
-            logger.exception("the control loop")
+            self._errors.note("the control loop", error)
             self.error = f"{type(error).__name__}: {error}"
         else:
             self.error = None
+        self._errors.settle()
         return True
 
     # one period

@@ -29,6 +29,7 @@ from dask_elastic.runtime.protocol.queue_calls import HeldRows
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.transport.channels import Channels
 from dask_elastic.runtime.transport.dispatch import Dispatch
+from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.peer import Peer, address_of
 from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.runtime.transport.queue_reader import QueueReader
@@ -327,6 +328,7 @@ class NodeRuntime:
 
     def _run_ticks(self) -> None:
         last: dict[tuple[str, str], float] = {}
+        errors = ErrorLog(logger)
         while not self._closed:
             self._tick.wait(IDLE_TICK if self._is_idle() else TICK)
             self._tick.clear()
@@ -334,10 +336,12 @@ class NodeRuntime:
             for act in (self._watch_memory, functools.partial(self._keep_up, last)):
                 try:
                     act()
-                except Exception:  # all jobs here need the next round: without it, credit and state never return
+                except Exception as error:  # all jobs need the next round: without it, credit and state never return
                     if program_ends():
                         return
-                    logger.exception("upkeep on worker %s", self.address)
+                    errors.note(f"upkeep on worker {self.address}", error)
+            errors.settle()
+        errors.settle(ends=True)
 
     def _keep_up(self, last: dict[tuple[str, str], float]) -> None:
         # Not in the loop above, which would keep the last job, and its state, while it waits without any job.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.protocol.reports import Fate, PartReport, Report, report_seconds
+from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.runtime.worker.hosting_node import HostingNode
 from dask_elastic.runtime.worker.job_part import JobPart
@@ -44,6 +45,7 @@ class ReportLoop:
     def __init__(self, node: HostingNode, clock: Callable[[], float] = time.monotonic):
         self._node = node
         self._clock = clock
+        self._errors = ErrorLog(logger, clock)
         self._wanted = asyncio.Event()
         self._closed = False
         # Parts whose report is under way, or still their measurement, or the repetition of the last report.
@@ -64,11 +66,15 @@ class ReportLoop:
 
     async def run(self) -> None:
         """Report until `close` is called."""
-        while not self._closed:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self._until_reports())
-            self._wanted.clear()
-            await self._report_all()
+        try:
+            while not self._closed:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), self._until_reports())
+                self._wanted.clear()
+                await self._report_all()
+                self._errors.settle()
+        finally:
+            self._errors.settle(ends=True)
 
     async def _report_all(self) -> None:
         # Not in the loop above, which would keep the last job, and its state, while it waits without any job.
@@ -81,9 +87,9 @@ class ReportLoop:
     async def _guarded(self, job_part: JobPart) -> None:
         try:
             await (self._repeat(job_part) if job_part in self._reporting else self.report(job_part))
-        except Exception:  # the other jobs' reports, and the next one of this job, need this loop
+        except Exception as error:  # the other jobs' reports, and the next one of this job, need this loop
             if not program_ends():
-                logger.exception("report of job %r", job_part.job)
+                self._errors.note(f"report of job {job_part.job!r}", error)
 
     def _until_reports(self) -> float:
         parts = [part for part in self._node.job_parts.values() if not part.reported_end]

@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol.remote_errors import Relayed
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
+from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.program_end import is_shut_down
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.snapshot import Snapshot
@@ -53,6 +54,7 @@ class PeriodicPlanning(ABC):
         self.control = control
         self.settings = control.options.placement
         self.error: str | None = None
+        self._errors = ErrorLog(logger)
         self._seen: Snapshot | None = None
         self._spent: deque[float] = deque(maxlen=2)
         self._task: asyncio.Task[None] | None = None
@@ -131,6 +133,7 @@ class PeriodicPlanning(ABC):
                 if not await self._guarded_period(pool):
                     return
         finally:
+            self._errors.settle(ends=True)
             pool.shutdown(wait=False)
 
     async def _guarded_period(self, pool: ThreadPoolExecutor) -> bool:
@@ -140,8 +143,9 @@ class PeriodicPlanning(ABC):
         except Exception as error:  # an error of any kind ends this period only
             if isinstance(error, RuntimeError) and is_shut_down(pool):
                 return False
-            logger.exception("the planning of %s", self.what)
+            self._errors.note(f"the planning of {self.what}", error)
             self.error = f"{type(error).__name__}: {error}"
         else:
             self.error = None
+        self._errors.settle()
         return True

@@ -1,0 +1,83 @@
+"""Errors of repeated work are all counted, and few are written out."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dask_elastic.runtime.transport.error_log import SECONDS, ErrorLog
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def log(clock):
+    return ErrorLog(logging.getLogger("dask_elastic.node"), clock)
+
+
+def note(log, error, what="upkeep"):
+    try:
+        raise error
+    except Exception as raised:
+        log.note(what, raised)
+
+
+def test_error_that_comes_in_every_round_is_logged_once_and_counted(log, clock, caplog):
+    for number in range(240):
+        note(log, RuntimeError(f"no thread {number}"))
+        clock.now += SECONDS / 60
+        log.settle()
+    first, *others = caplog.records
+    assert (first.getMessage(), str(first.exc_info[1])) == ("upkeep", "no thread 0")
+    assert [record.exc_info for record in others] == [None] * 4
+    log.settle(ends=True)
+    log.settle(ends=True)
+    assert len(caplog.records) == 5
+    assert sum(record.args[1] for record in others) == 239
+    assert others[-1].getMessage() == (
+        f"upkeep: the same error 60 times more in {SECONDS:.0f} s, at last RuntimeError: no thread 239"
+    )
+
+
+def test_errors_of_other_types_lines_and_work_are_logged_with_their_traceback(log, caplog):
+    note(log, RuntimeError("1"))
+    note(log, OSError("2"))
+    note(log, OSError("3"), "reports")
+    try:
+        raise RuntimeError("4")
+    except RuntimeError as error:
+        log.note("upkeep", error)
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["1", "2", "3", "4"]
+
+
+def test_rest_is_counted_when_the_error_stops_or_the_loop_ends(log, clock, caplog):
+    for _ in range(3):
+        note(log, OSError("full"))
+    log.settle()
+    assert len(caplog.records) == 1
+    clock.now += SECONDS
+    log.settle()
+    assert "2 times more" in caplog.messages[-1]
+    note(log, OSError("full"))
+    log.settle(ends=True)
+    assert "1 times more" in caplog.messages[-1]
+
+
+def test_error_after_a_pause_is_logged_with_its_traceback_again(log, clock, caplog):
+    note(log, OSError("full"))
+    clock.now += SECONDS
+    log.settle()
+    note(log, OSError("full"))
+    assert [record.exc_info is None for record in caplog.records] == [False, False]
