@@ -124,8 +124,15 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
             alone: int = await super().target()
             return alone
         slots = self._slots or need.per_worker or 1
-        wanted = self._size.workers(time.monotonic(), need.slots, slots, len(self.plan))
-        return max(need.for_tasks, wanted, min(need.jobs, 1))
+        # Jobs do not use workers that `dask_elastic.retire` has emptied and that are not closed yet.
+        retired = sum(self._own(name) in self.plan for _, name in self._retired())
+        wanted = self._size.workers(time.monotonic(), need.slots, slots, len(self.plan) - retired)
+        wanted = max(wanted, min(need.jobs, 1))
+        return max(need.for_tasks, wanted + retired if wanted else 0)
+
+    def _retired(self) -> list[tuple[str, str]]:
+        """Return address and name of each worker that was retired, but not by this object."""
+        return [(address, name) for address, name in self._need.retired if address not in self._leaving]
 
     async def _keep_leftovers(self) -> None:
         """Let workers stay that were asked to leave by a call that failed: jobs would never use them again."""
@@ -217,7 +224,7 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
     async def _emptied(self, addresses: Sequence[str]) -> bool:
         """Have jobs leave workers; returns False if they do not, or if one is needed again meanwhile: all stay then."""
         self._emptying = frozenset(addresses)
-        self._leaving.update(addresses)
+        self._leaving.update(set(addresses) - {address for address, _ in self._retired()})
         listed = ", ".join(addresses)
         leaving = asyncio.ensure_future(self._call(Retire(tuple(addresses), self._drain)))
         try:
@@ -237,5 +244,6 @@ class ElasticAdaptive(Adaptive):  # type: ignore[misc]
         return True
 
     async def _stay(self, addresses: Sequence[str]) -> None:
-        await self._call(Keep(tuple(addresses)))
+        """Let jobs use workers again, except those that were retired before."""
+        await self._call(Keep(tuple(address for address in addresses if address in self._leaving)))
         self._leaving.difference_update(addresses)

@@ -29,6 +29,8 @@ class ClusterNeed:
         those that run tasks of Dask.
     restarting : tuple of str
         The addresses of those that jobs leave by a restart: one is enough for all that leave together.
+    retired : tuple of (str, str)
+        Address and name of each worker that gets no more work of jobs.
     """
 
     slots: float
@@ -37,6 +39,7 @@ class ClusterNeed:
     per_worker: int
     workers: tuple[tuple[str, str], ...]
     restarting: tuple[str, ...] = ()
+    retired: tuple[tuple[str, str], ...] = ()
 
 
 class NeedOfCluster(Call[ClusterNeed]):

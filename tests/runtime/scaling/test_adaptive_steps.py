@@ -33,11 +33,14 @@ class FakeCluster:
         The workers that were closed.
     restarting : list of str
         The addresses of those that jobs leave by a restart.
+    retired : set of str
+        The names of those that get no more work.
     """
 
     def __init__(self):
         self.plan = self.requested = self.observed = {"a", "b", "c"}
         self.slots, self.calls, self.on_retire, self.closed, self.restarting = 1.0, [], [], [], []
+        self.retired = set()
         self.loop = SimpleNamespace(add_callback=lambda function: None)
         self.scheduler_comm = self
 
@@ -60,8 +63,12 @@ class FakeCluster:
     async def _answer(self, call):
         if isinstance(call, NeedOfCluster):
             workers = tuple((f"tcp://{name}", name) for name in sorted(self.plan))
-            return ClusterNeed(self.slots, 0, 1, 2, workers, tuple(self.restarting))
+            retired = tuple(pair for pair in workers if pair[1] in self.retired)
+            return ClusterNeed(self.slots, 0, int(self.slots > 0), 2, workers, tuple(self.restarting), retired)
         self.calls.append(call)
+        if isinstance(call, Retire | Keep):
+            named = {address.removeprefix("tcp://") for address in call.workers}
+            self.retired = self.retired | named if isinstance(call, Retire) else self.retired - named
         if isinstance(call, Retire) and self.on_retire:
             await self.on_retire.pop(0)()
         return None
@@ -74,6 +81,7 @@ class FakeCluster:
 
     def scale_down(self, names):
         self.plan -= set(names)
+        self.retired -= set(names)
 
 
 @pytest.fixture
@@ -237,5 +245,53 @@ def test_worker_that_could_not_be_emptied_is_tried_again_and_not_remembered(adap
         await made.scale_down(["a"])
         assert await made.workers_to_close(1) == ["a", "b"]
         assert made._failed == {}
+
+    adaptive(test)
+
+
+def test_retired_worker_is_replaced_and_leaves_first_when_fewer_are_needed(adaptive):
+    async def test(cluster, made):
+        cluster.slots, cluster.plan = 4.0, {"a", "b"}
+        assert await made.safe_target() == 2
+        cluster.retired.add("b")
+        assert await made.safe_target() == 3, "jobs have one worker, and need two"
+        cluster.plan = {"a", "b", "c"}
+        assert await made.safe_target() == 3
+        cluster.slots = 1.0
+        assert await made.safe_target() == 2
+        assert not [call for call in cluster.calls if isinstance(call, Keep)]
+
+    adaptive(test)
+
+
+def test_retired_worker_does_not_serve_the_first_job_and_is_not_needed_without_jobs(adaptive):
+    async def test(cluster, made):
+        cluster.slots, cluster.plan, cluster.retired = 0.01, {"a"}, {"a"}
+        assert await made.safe_target() == 2
+        cluster.slots = 0.0
+        assert await made.safe_target() == made.minimum
+
+    adaptive(test)
+
+
+def test_worker_that_was_retired_before_stays_retired_when_it_is_needed_again(adaptive):
+    async def test(cluster, made):
+        cluster.retired.add("a")
+        await made.safe_target()
+
+        async def hangs():
+            cluster.slots = 6.0
+            await asyncio.Event().wait()
+
+        cluster.on_retire = [hangs]
+        await made.scale_down(["a"])
+        assert (cluster.closed, cluster.retired) == ([], {"a"})
+        cluster.slots = 1.0
+        await made.safe_target()
+        cluster.on_retire = [fails]
+        with pytest.raises(OSError, match="connection to the scheduler"):
+            await made.scale_down(["a"])
+        await made.safe_target()
+        assert cluster.retired == {"a"}
 
     adaptive(test)

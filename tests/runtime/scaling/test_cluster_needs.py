@@ -46,7 +46,9 @@ def test_worker_that_leaves_comes_first_and_one_with_homes_last(fake, workers):
         assert need.jobs == 1
         assert need.workers[-1][0] in homes
         coordinator.workers.retiring.add(need.workers[-1][0])
-        assert (await coordinator.cluster.need(ASK)).workers[0] == need.workers[-1]
+        later = await coordinator.cluster.need(ASK)
+        assert later.workers[0] == need.workers[-1]
+        assert (need.retired, later.retired) == ((), (need.workers[-1],))
         await coordinator.cluster.keep(Keep(("a", "b", "gone")))
         assert coordinator.workers.retiring == set()
         await coordinator.close()

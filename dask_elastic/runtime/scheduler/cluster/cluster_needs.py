@@ -75,6 +75,7 @@ class ClusterNeeds:
         states = self.workers.scheduler.workers
         efforts = self._efforts()
         order = sorted((efforts(address) for address, state in states.items() if not state.processing))
+        retired = sorted(self.workers.retiring.intersection(states))
         slots = [state.nthreads for state in states.values()]
         return ClusterNeed(
             slots=self.controller.slots_needed if self.jobs.running else 0.0,
@@ -83,6 +84,7 @@ class ClusterNeeds:
             per_worker=min(slots, default=0),
             workers=tuple((effort.address, str(states[effort.address].name)) for effort in order),
             restarting=tuple(effort.address for effort in order if effort.restarting and not effort.stuck),
+            retired=tuple((address, str(states[address].name)) for address in retired),
         )
 
     def _for_tasks(self, target_duration: float) -> int:
