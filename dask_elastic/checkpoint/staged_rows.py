@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -93,10 +93,29 @@ class StagedRows:
         below : int
             Files of this generation and of later ones stay.
         """
+        self._sweep(rf"{re.escape(prefix)}(\d+)\D", lambda generation: generation < below)
+
+    def sweep_unprepared(self, sink: str, below: int, checkpoint: int) -> None:
+        """Delete files of any instance of a sink that belong to an incomplete checkpoint.
+
+        Parameters
+        ----------
+        sink : str
+            What their names begin with; ``-``, the instance, ``-g``, the generation, ``-c`` and the newest checkpoint
+            that the instance had prepared follow.
+        below : int
+            Files of this generation and of later ones stay.
+        checkpoint : int
+            The newest complete checkpoint: files with a lower number stay, since its rows may not be committed yet.
+        """
+        pattern = rf"{re.escape(sink)}-\d+-g(\d+)-c(\d+)\D"
+        self._sweep(pattern, lambda generation, prepared: generation < below and prepared >= checkpoint)
+
+    def _sweep(self, pattern: str, is_left: Callable[..., bool]) -> None:
         for name in self._folder.sizes(_FOLDER):
             # What a killed writer left has a hidden name.
-            found = re.match(rf"\.?{re.escape(prefix)}(\d+)\D", name)
-            if found and int(found[1]) < below:
+            found = re.match(rf"\.?{pattern}", name)
+            if found and is_left(*map(int, found.groups())):
                 self._folder.delete(f"{_FOLDER}/{name}")
 
 

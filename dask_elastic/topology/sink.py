@@ -43,6 +43,12 @@ class Staging(Protocol):
     def sweep(self, prefix: str, below: int) -> None:
         """Delete rows of earlier generations: names begin with `prefix`, then with a generation before `below`."""
 
+    def sweep_unprepared(self, sink: str, below: int, checkpoint: int) -> None:
+        """Delete rows of generations before `below`: names are sink, -, instance, -g, generation, -c and a checkpoint.
+
+        Only from `checkpoint` on: rows with a lower number may be prepared and not committed yet.
+        """
+
 
 @dataclass(frozen=True)
 class SinkContext:

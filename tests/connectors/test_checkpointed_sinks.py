@@ -73,6 +73,23 @@ def test_recovery_deletes_files_of_incomplete_checkpoints_of_all_instances(tmp_p
     assert hidden(tmp_path) == []
 
 
+def test_recovery_deletes_files_that_the_job_left_under_another_name(tmp_path):
+    sink = sinks.Parquet(tmp_path, rows_per_file=2)
+    before = replace(generation(0), job="job-before/1")
+    writer, other_sink, other_run = (
+        sink.open(one) for one in (before, replace(before, operator="other"), replace(before, run="ba9876543210"))
+    )
+    writer.write(numbers(0, 3))
+    prepared = [writer.prepare(1)]
+    for one in (writer, other_sink, other_run):
+        one.write(numbers(10, 12))
+        one.prepare(2)
+    kept = [name for name in hidden(tmp_path) if "-other-" in name or "ba9876543210" in name]
+    assert len(kept) == 2
+    sink.open(generation(1)).recover(prepared, 1)
+    assert (shown(tmp_path), hidden(tmp_path)) == ([0, 1, 2], kept)
+
+
 def test_aborted_writer_keeps_prepared_files_only(tmp_path):
     writer = sinks.Parquet(tmp_path, rows_per_file=2).open(generation(0))
     writer.write(numbers(0, 2))

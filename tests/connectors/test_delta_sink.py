@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
+from dataclasses import replace
 from datetime import datetime
 
 import cloudpickle
@@ -130,6 +131,20 @@ def test_table_that_was_deleted_fails_the_commit(tmp_path):
     shutil.rmtree(tmp_path / "table")
     with pytest.raises(SinkError, match=r"job 'job/1', table .*: cannot be committed: "):
         sink.open(context(1)).recover([prepared], 1)
+
+
+def test_recovery_deletes_data_files_that_the_job_left_under_another_name(tmp_path):
+    sink = sinks.Delta(tmp_path)
+    writer, other = (sink.open(replace(context(), job="before", operator=operator)) for operator in ("out", "other"))
+    for one in (writer, other):
+        one.write(numbers(1, 2))
+        one.commit(one.prepare(1))
+        one.write(numbers(2, 3))
+        one.prepare(2)
+    assert len(files(tmp_path)) == 4
+    sink.open(context(1)).recover([], 1)
+    assert rows(tmp_path) == [1, 1]
+    assert len(files(tmp_path)) == 3
 
 
 def test_rows_before_the_checkpoint_are_added_to_the_table_of_before_or_where_it_was_moved(tmp_path):

@@ -107,13 +107,28 @@ def test_recovery_deletes_only_what_earlier_generations_of_the_instance_have_sta
         writer = opened(staging, generation, instance)
         writer.write(ROWS)
         writer.prepare(1)
-    opened(staging, generation=2).recover([], 0)
+    # What the other instance has prepared may not be committed yet.
+    opened(staging, generation=2).recover([], 1)
     assert files(tmp_path) == ["out-0-g2-c0-0.arrows", "out-1-g0-c0-0.arrows"]
     dropped = opened(staging, generation=3, instance=1)
     dropped.write(ROWS)
     dropped._stage()
     dropped.abort()
     assert files(tmp_path) == ["out-0-g2-c0-0.arrows", "out-1-g0-c0-0.arrows"]
+
+
+def test_recovery_deletes_what_lost_instances_have_staged_for_an_incomplete_checkpoint(broker, staging, tmp_path):
+    lost, running = opened(staging, instance=7), opened(staging, generation=1, instance=8)
+    lost.write(ROWS)
+    prepared = lost.prepare(1)
+    for writer in (lost, running):
+        writer.write(ROWS)
+        writer.prepare(2)
+    opened(staging, generation=1).recover([], 1)
+    assert files(tmp_path) == ["out-7-g0-c0-0.arrows", "out-8-g1-c0-0.arrows"]
+    opened(staging, generation=1, instance=1).recover([prepared], 1)
+    assert files(tmp_path) == ["out-8-g1-c0-0.arrows"]
+    assert len(numbers(broker)) == ROWS.num_rows
 
 
 def test_missing_rows_of_a_forgotten_commit_are_a_warning_and_damaged_ones_an_error(broker, staging, tmp_path, caplog):

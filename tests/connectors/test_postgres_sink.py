@@ -4,6 +4,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import adbc_driver_postgresql.dbapi as driver
@@ -272,6 +273,21 @@ def test_lost_staging_table_is_an_error(database):
         with pytest.raises(SinkError, match=rf"cannot commit: .*{prepared.staging}"):
             writer.commit(prepared)
     writer.abort()
+
+
+def test_recovery_drops_staging_tables_that_the_job_left_under_another_name(database):
+    sink = sinks.Postgres(database.uri, "delays")
+    writer = sink.open(replace(context(), job="before"))
+    for checkpoint in (1, 2):
+        writer.write(numbers(checkpoint, checkpoint + 1))
+        last = writer.prepare(checkpoint)
+    writer.abort()
+    assert last.staging in database.tables()
+    restarted = sink.open(context(1))
+    restarted.recover([last._replace(checkpoint=1, staging=last.staging.replace("_c2_", "_c1_"))], 1)
+    assert database.tables() == ["dask_elastic_commits", "delays"]
+    assert database.run("SELECT n FROM delays") == [(1,)]
+    restarted.abort()
 
 
 def test_rows_that_were_prepared_in_another_database_are_named_with_a_way_out(database):

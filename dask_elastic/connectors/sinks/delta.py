@@ -114,8 +114,9 @@ class _Writer(SinkWriter):
         self._context = context
         self._where = where
         run = context.run or uuid.uuid4().hex
-        identity = "\0".join((context.job, context.operator, run))
-        self._digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        # Without the name of the job, which may be resumed under another one.
+        self._digest = _digest(context.operator, run)
+        self._former_digest = _digest(context.job, context.operator, run)
         self._schema: pa.Schema | None = None
         self._checkpoint = 0
         # Files that are complete and not prepared yet.
@@ -159,7 +160,8 @@ class _Writer(SinkWriter):
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)
         self._checkpoint = checkpoint
-        own = re.compile(rf"part-{self._digest}-g(\d+)-c(\d+)-\d+-\d+\.parquet")
+        # Earlier versions had the name of the job in the names.
+        own = re.compile(rf"part-(?:{self._digest}|{self._former_digest})-g(\d+)-c(\d+)-\d+-\d+\.parquet")
         selector = fs.FileSelector(self._folder.root, allow_not_found=True)
         left = []
         for info in self._folder.filesystem.get_file_info(selector):
@@ -189,3 +191,7 @@ class _Writer(SinkWriter):
     def _delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._folder.filesystem.delete_file(f"{self._folder.root}{path}")
+
+
+def _digest(*names: str) -> str:
+    return hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()

@@ -103,6 +103,7 @@ class TransactionWriter(SinkWriter):
         self._generation = context.generation
         job, operator = (quote(name, safe="") for name in (context.job, context.operator))
         self._identity = f"dask_elastic-{job}-{operator}-{context.run}-{context.instance}"
+        self._operator = operator
         self._prefix = f"{operator}-{context.instance}-g"
         self._checkpoint = 0
         self._count = 0
@@ -166,6 +167,8 @@ class TransactionWriter(SinkWriter):
         super().recover(prepared, checkpoint)
         self._checkpoint = checkpoint
         self._staging.sweep(self._prefix, self._generation)
+        # Of instances that do not run any more, too; what they have prepared is committed by another one.
+        self._staging.sweep_unprepared(self._operator, self._generation, checkpoint)
 
     def _stage(self) -> None:
         if self._held:

@@ -137,7 +137,8 @@ class Parquet(Sink):
         """
         where = f"sink {context.operator!r} of job {context.job!r}, directory {self.directory}"
         run = context.run or uuid.uuid4().hex[:12]
-        siblings = f"part-{quote(context.job, safe='')}-{quote(context.operator, safe='')}-{run}-"
+        of_run = f"{quote(context.operator, safe='')}-{run}"
+        siblings = f"part-{quote(context.job, safe='')}-{of_run}-"
         try:
             filesystem, root = locate(self.directory, self.storage_options)
             filesystem.create_dir(root, recursive=True)
@@ -148,7 +149,7 @@ class Parquet(Sink):
                 self._apply_mode(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
             raise SinkError(f"{where}: cannot be opened: {error}") from error
-        return _Writer(self, _Directory(filesystem, f"{root}/", where), siblings, context)
+        return _Writer(self, _Directory(filesystem, f"{root}/", where), siblings, of_run, context)
 
     def _apply_mode(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
         """Refuse or delete existing files as the mode demands."""
@@ -180,10 +181,11 @@ class _Writer(SinkWriter):
     complete checkpoint or to an earlier one if that number is lower, and to an incomplete one if not.
     """
 
-    def __init__(self, sink: Parquet, directory: _Directory, siblings: str, context: SinkContext):
+    def __init__(self, sink: Parquet, directory: _Directory, siblings: str, of_run: str, context: SinkContext):
         self._sink = sink
         self._directory = directory
         self._siblings = siblings
+        self._of_run = of_run
         self._context = context
         self._checkpoint = 0
         # Files that are complete and not prepared yet.
@@ -245,7 +247,8 @@ class _Writer(SinkWriter):
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)
         self._checkpoint = checkpoint
-        own = re.compile(rf"\.{re.escape(self._siblings)}g(\d+)-c(\d+)-\d+-\d+-\d+\.parquet\.writing")
+        # The run identifies the job, which may have been resumed under another name.
+        own = re.compile(rf"\.part-.+-{re.escape(self._of_run)}-g(\d+)-c(\d+)-\d+-\d+-\d+\.parquet\.writing")
         for name in self._directory.names():
             found = own.fullmatch(name)
             if found and int(found[1]) < self._context.generation and int(found[2]) >= checkpoint:

@@ -114,8 +114,8 @@ class _Writer(SinkWriter):
         self._context = context
         self._where = where
         self._run = context.run or uuid.uuid4().hex
-        identity = "\0".join((context.job, context.operator, self._run))
-        self._prefix = f"dask_elastic_{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
+        # Without the name of the job, which may be resumed under another one.
+        self._prefix = _prefix(context.operator, self._run)
         self._schema: pa.Schema | None = None
         self._buffer: list[pa.RecordBatch] = []
         self._buffered_rows = 0
@@ -171,7 +171,10 @@ class _Writer(SinkWriter):
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)
-        self._session.sweep(self._prefix, self._context.generation, checkpoint)
+        context = self._context
+        # Earlier versions had the name of the job in the names.
+        for prefix in (self._prefix, _prefix(context.job, context.operator, self._run)):
+            self._session.sweep(prefix, context.generation, checkpoint)
 
     def _check_columns(self, schema: pa.Schema) -> None:
         missing = [name for name in self._key if name not in schema.names]
@@ -193,3 +196,8 @@ class _Writer(SinkWriter):
         if self._copied:
             self._session.insert()
             self._copied = False
+
+
+def _prefix(*names: str) -> str:
+    """Return what the names of staging tables begin with."""
+    return f"dask_elastic_{hashlib.blake2b(chr(0).join(names).encode(), digest_size=6).hexdigest()}"
