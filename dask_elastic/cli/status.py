@@ -20,6 +20,7 @@ from dask_elastic.cli.status_view import detail, listing
 from dask_elastic.cli.terminal.console import live_view, show
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.job import ENDED
+from dask_elastic.runtime.protocol.calls import HOSTED
 
 
 @click.command(cls=Command)
@@ -64,12 +65,17 @@ def _output(client: Client, as_json: bool, watch: bool) -> Iterator[Callable[[li
     if as_json:
         yield lambda jobs, job: click.echo(as_text(client, jobs, indent=None if watch else 2))
         return
-    address, page = client.scheduler.address, dashboard_page(client)
+    address, page = client.scheduler.address, _page(client)
     with live_view() if watch else nullcontext(show) as shown:
         yield lambda jobs, job: shown(*(detail(jobs[0]) if job else listing(address, page, jobs)))
 
 
 def as_text(client: Client, jobs: list[dict[str, Any]], indent: int | None) -> str:
     """Format jobs as JSON."""
-    whole = {"scheduler": client.scheduler.address, "dashboard": dashboard_page(client), "jobs": jobs}
+    whole = {"scheduler": client.scheduler.address, "dashboard": _page(client), "jobs": jobs}
     return json_text(whole, indent)
+
+
+def _page(client: Client) -> str | None:
+    """Return the page of jobs on the dashboard; None before the scheduler hosts dask_elastic, which serves it."""
+    return None if client.get_metadata([HOSTED], None) is None else dashboard_page(client)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_elastic.migration.strategy import INSTANT, LABELLED, SMOOTH
+from dask_elastic.vocab.counted import three_digits
 
 BUSY = 0.98
 """The load up to which the waiting in a queue is that of a stable one; above it the formula has no meaning."""
@@ -89,7 +90,7 @@ class StrategyCost:
     why: str
 
     def __str__(self) -> str:
-        return f"{self.strategy} {self.waiting:.3g} row-seconds ({self.why})"
+        return f"{self.strategy} {three_digits(self.waiting)} row-seconds ({self.why})"
 
 
 def strategy_costs(measures: MoveMeasures) -> list[StrategyCost]:
@@ -111,7 +112,7 @@ def strategy_costs(measures: MoveMeasures) -> list[StrategyCost]:
     >>> [cost.strategy for cost in strategy_costs(one)]
     ['smooth', 'instant', 'labelled']
     >>> print(strategy_costs(one)[-1])
-    labelled 5.01e+03 row-seconds (a pause of 1 s for 95.4 MiB of state)
+    labelled 5,010 row-seconds (a pause of 1 s for 95.4 MiB of state)
     """
     found = [_labelled(measures), _smooth(measures), _instant(measures)]
     return sorted(found, key=lambda cost: cost.waiting)

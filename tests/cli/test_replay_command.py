@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import dask
 import numpy as np
 import pytest
 
@@ -89,6 +90,15 @@ def test_replayed_homes_as_json_have_the_recorded_quality_beside_their_own(invok
     assert [row["recorded_distance"] for row in rows] == [1.0] * 4
     assert [row["distance"] for row in rows] == [1.0, 1.0, 0.0, 0.0]
     assert rows[1]["pause"] > 0
+
+
+def test_replay_of_a_placement_has_the_settings_of_the_configuration(invoke, crowded):
+    def periods(**configured):
+        with dask.config.set({f"elastic.placement-{name}": value for name, value in configured.items()}):
+            return json.loads(invoke("replay", crowded, "--placement", "milp", "--json").stdout)
+
+    assert [row["moves"] for row in periods(period="20s", patience=1)] == [2, 0]
+    assert max(row["moves"] for row in periods(**{"max-moves": 1})) == 1
 
 
 def test_replay_refuses_unknown_placement_both_kinds_of_planners_and_short_recording(invoke, crowded, recording):

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from distributed import Client, LocalCluster
 
 from dask_elastic.cli import status
 from dask_elastic.cli.overview import overview
@@ -14,6 +15,7 @@ from dask_elastic.cli.status_view import detail
 from dask_elastic.cli.terminal.console import plain_text
 from dask_elastic.cli.terminal.quantities import clock
 from dask_elastic.runtime.client.job_view import one_line, summary
+from dask_elastic.runtime.client.submission.installation import install
 from dask_elastic.runtime.protocol.job_description import ControlView, JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import error_text
@@ -81,6 +83,16 @@ def test_status_as_json_has_the_values_of_the_table(invoke, address, endless):
 
 def test_status_as_json_without_jobs_is_an_empty_list(invoke, address, client):
     assert json.loads(invoke("status", "--json", "--scheduler", address).stdout)["jobs"] == []
+
+
+def test_status_of_a_cluster_that_hosts_nothing_names_no_page(invoke):
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
+        address = cluster.scheduler_address
+        whole = json.loads(invoke("status", "--json", "--scheduler", address).stdout)
+        assert whole == {"scheduler": address, "dashboard": None, "jobs": []}
+        with Client(cluster, set_as_default=False) as client:
+            install(client)
+        assert json.loads(invoke("status", "--json", "--scheduler", address).stdout)["dashboard"].endswith("/elastic")
 
 
 def test_watch_of_one_job_ends_when_the_job_ends(invoke, address, endless, monkeypatch):

@@ -334,3 +334,18 @@ def test_grouping_matches_sorting(values: list[int]) -> None:
     assert ordered == sorted(values)
     assert [ordered[start] for start in grouping.starts] == sorted(set(values))
     assert grouping.sizes.tolist() == [values.count(value) for value in sorted(set(values))]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("aggregate", [agg.Sum("f"), agg.Mean("f")])
+@pytest.mark.parametrize(("first", "then"), [(np.inf, -np.inf), (1.7e308, 1.7e308), (-np.inf, np.nan)])
+def test_sum_of_infinite_and_of_large_values_is_that_of_floats_without_a_warning(aggregate, first, then):
+    bound, grouping = aggregate.bind(SCHEMA), Grouping(np.array([0, 1]), 2)
+    batches = [pa.record_batch({"f": [value, 1.0]}) for value in (first, then)]
+    one, two = (bound.update(bound.initial(2), batch, grouping) for batch in batches)
+    with np.errstate(all="ignore"):
+        total = np.float64(first) + then
+    for state in (bound.update(one, batches[1], grouping), bound.merge(one, two)):
+        result, other = bound.result(state).to_pylist()
+        assert np.array_equal(result, total, equal_nan=True)
+        assert other == (2.0 if isinstance(aggregate, agg.Sum) else 1.0)

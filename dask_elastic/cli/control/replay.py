@@ -15,7 +15,6 @@ from dask_elastic.cli.terminal.console import show
 from dask_elastic.cli.terminal.console_table import Cell, ConsoleTable
 from dask_elastic.cli.terminal.quantities import MISSING, clock, count, duration, size
 from dask_elastic.control.placement.choices import PLACEMENTS, SPREAD, kind_of_placement
-from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.control.replayed_jobs import ReplayedPeriod, ReplaySummary, replayed_periods, summaries
 from dask_elastic.planning.registry import names
 from dask_elastic.runtime.client.recordings import load_snapshots
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from dask_elastic.cli.terminal.console import Shown
     from dask_elastic.control.placement.replayed_groups import GroupsSummary, ReplayedGroups
     from dask_elastic.control.placement.replayed_homes import HomesSummary, ReplayedHomes
-    from dask_elastic.control.settings import ControlSettings
+    from dask_elastic.control.placement.settings import PlacementSettings
+    from dask_elastic.runtime.config.control_options import ControlOptions
     from dask_elastic.vocab.snapshot import Snapshot
 
 AS_SUBMITTED = "(as submitted)"
@@ -73,7 +73,7 @@ def replay(
 
     The load is that of the recording; the cores are those that the replayed planner gives, period by
     period. Measured is the latency with the recorded cores, predicted the one that the model expects
-    with the replayed planner's cores; both are medians. The settings of the control loop are those
+    with the replayed planner's cores; both are medians. The settings of the control loops are those
     of the configuration on this machine. With --placement: the moves of homes, their state and the
     longest pause that is expected; the load distance as a share of the mean load, and the traffic
     that stays within workers, each beside that of the recorded homes, as means over the periods.
@@ -83,12 +83,14 @@ def replay(
     """
     if planners and placements:
         raise click.UsageError("--planner is about cores, --placement about homes and key groups: give one of them.")
-    snapshots, settings = load_snapshots(file), control_options().settings
+    snapshots, options = load_snapshots(file), control_options()
     if placements:
-        _replay_placements(file, snapshots, settings, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
+        _replay_placements(file, snapshots, options, tuple(dict.fromkeys(placements)), job, with_decisions, as_json)
         return
     found = {
-        name or AS_SUBMITTED: [one for one in replayed_periods(snapshots, settings, name) if job in (None, one.job)]
+        name or AS_SUBMITTED: [
+            one for one in replayed_periods(snapshots, options.settings, name) if job in (None, one.job)
+        ]
         for name in dict.fromkeys(planners) or (None,)
     }
     _check_job(file, snapshots, job)
@@ -108,7 +110,7 @@ def _check_job(file: Path, snapshots: Sequence[Snapshot], job: str | None) -> No
 def _replay_placements(
     file: Path,
     snapshots: Sequence[Snapshot],
-    settings: ControlSettings,
+    options: ControlOptions,
     placements: Sequence[str],
     job: str | None,
     with_decisions: bool,
@@ -119,11 +121,14 @@ def _replay_placements(
     from dask_elastic.control.placement.replayed_homes import homes_summaries, replayed_homes
 
     _check_job(file, snapshots, job)
-    homes = {name: [one for one in replayed_homes(snapshots, name) if job in (None, one.job)] for name in placements}
+    own = options.placement
+    homes = {
+        name: [one for one in replayed_homes(snapshots, name, own) if job in (None, one.job)] for name in placements
+    }
     # Planners of consecutive executors refuse key groups, as at submit.
     of_groups = [name for name in placements if kind_of_placement(name) == "placement"]
     groups = {
-        name: [one for one in replayed_groups(snapshots, name, control=settings) if job in (None, one.job)]
+        name: [one for one in replayed_groups(snapshots, name, own, options.settings) if job in (None, one.job)]
         for name in of_groups
     }
     if as_json:
@@ -136,7 +141,7 @@ def _replay_placements(
     if rows := [_groups_row(name, one) for name, periods in groups.items() for one in groups_summaries(periods)]:
         shown += [*([""] if shown else []), ConsoleTable(GROUPS, rows, left=3, optional=("within workers",))]
     if not shown:
-        click.echo(_nothing(file, snapshots, placements, job))
+        click.echo(_nothing(file, snapshots, own, placements, job))
         return
     if with_decisions:
         for name in placements:
@@ -144,14 +149,16 @@ def _replay_placements(
     show(*shown)
 
 
-def _nothing(file: Path, snapshots: Sequence[Snapshot], placements: Sequence[str], job: str | None) -> str:
+def _nothing(
+    file: Path, snapshots: Sequence[Snapshot], settings: PlacementSettings, placements: Sequence[str], job: str | None
+) -> str:
     """Return why a replay of placements shows nothing."""
     paradigms = {one.paradigm for snapshot in snapshots for one in snapshot.jobs if job in (None, one.name)}
     if paradigms == {"resource-centric"} and all(kind_of_placement(name) != "placement" for name in placements):
         listed = ", ".join(placements)
         return f"{listed}: nodes have consecutive executors, which key groups do not keep. Choose another placement."
     return (
-        f"{file} is shorter than a period of {PlacementSettings().period:g} s, or all its jobs are static, or its key "
+        f"{file} is shorter than a period of {settings.period:g} s, or all its jobs are static, or its key "
         "groups are not measured."
     )
 

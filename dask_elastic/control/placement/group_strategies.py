@@ -28,6 +28,7 @@ from dask_elastic.control.placement.move_rates import KEPT, MeasuredMoves
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.migration.group_move import PROGRESSIVE, SYNCHRONISED
 from dask_elastic.migration.strategy import BETWEEN_EXECUTORS
+from dask_elastic.vocab.counted import three_digits
 from dask_elastic.vocab.plan import StrategyCost
 
 _FULL = 0.95
@@ -184,5 +185,5 @@ def compared(costs: Sequence[StrategyCost], strategy: str) -> str:
     'Rows wait for 2.13 row-seconds if groups move progressively, 213 if all instances pause.'
     """
     first, second = sorted(costs, key=lambda cost: cost.strategy != strategy)
-    instead = f"{second.waiting:.3g} {_NAMES[second.strategy]}"
-    return f"Rows wait for {first.waiting:.3g} row-seconds {_NAMES[first.strategy]}, {instead}."
+    instead = f"{three_digits(second.waiting)} {_NAMES[second.strategy]}"
+    return f"Rows wait for {three_digits(first.waiting)} row-seconds {_NAMES[first.strategy]}, {instead}."

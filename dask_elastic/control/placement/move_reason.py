@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dask_elastic.control.explanation.amounts import size
 from dask_elastic.control.reason import duration
+from dask_elastic.vocab.counted import three_digits
 from dask_elastic.vocab.plan import HOME, LABELLED, NONE, HomeForecast
 
 _NAMES = {NONE: "if nothing moves", LABELLED: "if its shards move and the home stays", HOME: "if the home moves"}
@@ -50,6 +51,7 @@ def _compared(forecast: HomeForecast) -> list[str]:
     others = [one for one in forecast.costs if one.allowed and one.strategy != forecast.strategy]
     if not chosen:
         return []
-    named = [f"{one.waiting:.3g} {_NAMES[one.strategy]}" for one in sorted(others, key=lambda one: one.waiting)]
-    first = f"Rows wait for {chosen[0].waiting:.3g} row-seconds {_NAMES[forecast.strategy]}"
+    others.sort(key=lambda one: one.waiting)
+    named = [f"{three_digits(one.waiting)} {_NAMES[one.strategy]}" for one in others]
+    first = f"Rows wait for {three_digits(chosen[0].waiting)} row-seconds {_NAMES[forecast.strategy]}"
     return [f"{', '.join([first, *named])}."]

@@ -214,11 +214,11 @@ class _BoundFloatSum(BoundAggregate):
         values, valid = self._operand.read(rows)
         if valid is not None:
             values, grouping = values[valid], grouping.restricted(valid)
-        sums = current[0] + grouping.sums(values)
+        sums = _added(current[0], grouping.sums(values))
         return [sums, present_after(current[1], grouping, valid is not None)]
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
-        return [left[0] + right[0], left[1] | right[1]]
+        return [_added(left[0], right[0]), left[1] | right[1]]
 
     def result(self, current: Sequence[Values]) -> pa.Array:
         return self._results.array(current[0], current[1])
@@ -297,11 +297,11 @@ class _BoundMean(BoundAggregate):
         values, valid = self._operand.read(rows)
         if valid is not None:
             values, grouping = values[valid], grouping.restricted(valid)
-        sums = current[0] + grouping.sums(values)
+        sums = _added(current[0], grouping.sums(values))
         return [sums, current[1] + grouping.sizes]
 
     def merge(self, left: Sequence[Values], right: Sequence[Values]) -> list[Values]:
-        return [left[0] + right[0], left[1] + right[1]]
+        return [_added(left[0], right[0]), left[1] + right[1]]
 
     def result(self, current: Sequence[Values]) -> pa.Array:
         sums, counts = current
@@ -309,3 +309,9 @@ class _BoundMean(BoundAggregate):
         if np.count_nonzero(present) == len(present):
             return self._results.array(sums / counts)
         return self._results.array(np.divide(sums, counts, out=np.zeros(len(sums)), where=present), present)
+
+
+def _added(left: Values, right: Values) -> Values:
+    """Add floats as IEEE 754 does: infinities of both signs make NaN, and what is too large an infinity."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return left + right

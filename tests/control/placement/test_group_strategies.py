@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.control.placement.group_strategies import GroupsMoving, MeasuredGroupMoves, compared, group_costs
 from dask_elastic.control.placement.settings import PlacementSettings
+from dask_elastic.vocab.plan import StrategyCost
 
 MEASURED = MeasuredGroupMoves(PlacementSettings())
 ROWS = 1e4
@@ -36,6 +37,13 @@ def test_rows_of_other_groups_wait_only_where_all_instances_pause(moving, times)
     few, many = waiting(moving, [0.5, 0.2]), waiting(moving, [0.5, 0.2], times * ROWS)
     assert many[0] == few[0]
     assert many[1] == pytest.approx(times * few[1])
+
+
+def test_plan_whose_rows_wait_long_has_no_powers_of_ten_in_its_sentence():
+    costs = (StrategyCost("progressive", 2.0604e15, 1e6, 0.1, 0.0), StrategyCost("synchronised", 1234.0, 1e6, 0.1, 0.0))
+    assert compared(costs, "progressive") == (
+        "Rows wait for 2,060,400,000,000,000 row-seconds if groups move progressively, 1,234 if all instances pause."
+    )
 
 
 def test_long_plan_is_dearer_while_an_executor_is_full():
