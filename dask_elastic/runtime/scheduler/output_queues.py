@@ -41,6 +41,13 @@ RETRY_SECONDS = 1.0
 """Seconds between two calls to a worker that was not reached, to drop rows that were read."""
 
 
+_FORGOTTEN_JOB = "the job was forgotten before they were read. Forget a job when the readers of its queues have ended."
+_TAKEN = (
+    "job {!r} opened the queue before they were read. Give that job another queue, or submit it when the readers of "
+    "this one have ended."
+)
+
+
 class OutputQueue:
     """The ledger of one queue: the items that no reader has taken.
 
@@ -110,7 +117,7 @@ class OutputQueue:
 
 
 class ForgottenQueue(NamedTuple):
-    """What readers get to know of a queue whose job was forgotten.
+    """What readers get to know of a queue whose job was forgotten, or that another job has taken since.
 
     Parameters
     ----------
@@ -118,10 +125,13 @@ class ForgottenQueue(NamedTuple):
         How many items no reader had taken.
     error : bytes or None
         The error with which the job had failed.
+    why : str
+        What happened to the items, and what to do about it.
     """
 
     left: int
     error: bytes | None
+    why: str
 
 
 class OutputQueues:
@@ -256,10 +266,26 @@ class OutputQueues:
         """Drop the queues of a job, which has perhaps failed with an error."""
         for queue in [queue for queue, ledger in self._ledgers.items() if ledger.writer.job == job]:
             ledger = self._ledgers.pop(queue)
-            self._forgotten[ledger.uid] = ForgottenQueue(len(ledger.items), error)
-            if len(self._forgotten) > FORGOTTEN:
-                self._forgotten.popitem(last=False)
+            self._remember(ledger, error, _FORGOTTEN_JOB)
             self._queues.release(name=queue, client=None)
+
+    def _remember(self, ledger: OutputQueue, error: bytes | None, why: str) -> None:
+        """Note what the readers of a ledger that is dropped get to know."""
+        self._forgotten[ledger.uid] = ForgottenQueue(len(ledger.items), error, why)
+        if len(self._forgotten) > FORGOTTEN:
+            self._forgotten.popitem(last=False)
+
+    def _replace(self, ledger: OutputQueue, queue: str, job: str) -> None:
+        """Drop the ledger of an ended job whose queue another one writes now; its readers do not go on with that."""
+        before = self.jobs.get(ledger.writer.job)
+        same = before is not None and before.spec.run == ledger.run
+        self._remember(ledger, before.error if same and before is not None else None, _TAKEN.format(job))
+        if ledger.items:
+            logger.warning(
+                "queue %r: %d batches of job %r are lost, because job %r has opened the queue before they were read",
+                queue, len(ledger.items), ledger.writer.job, job,
+            )  # fmt: skip
+            self._keep(self._free(ledger.writer, list(ledger.items)))
 
     @property
     def _queues(self) -> Any:
@@ -273,6 +299,8 @@ class OutputQueues:
                 raise SinkError(
                     f"queue {queue!r} is written by job {ledger.writer.job!r}: give each job a queue of its own."
                 )
+            if self.jobs.record(writer.job).spec.run != ledger.run:
+                self._replace(ledger, queue, writer.job)
             ledger = None
         if ledger is None:
             record = self.jobs.record(writer.job)
@@ -290,8 +318,7 @@ def _end_of(queue: str, forgotten: ForgottenQueue) -> QueueItems:
         raise Relayed(forgotten.error)
     if forgotten.left:
         raise SourceError(
-            f"queue {queue!r}: {forgotten.left} batches of the job that wrote it are lost, because the job was "
-            "forgotten before they were read. Forget a job when the readers of its queues have ended."
+            f"queue {queue!r}: {forgotten.left} batches of the job that wrote it are lost, because {forgotten.why}"
         )
     return QueueItems(ended=True)
 

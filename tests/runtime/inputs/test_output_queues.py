@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.runtime.protocol.job_calls import Forget
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
-from dask_elastic.runtime.protocol.queue_calls import NextRows, QueueItems, TakeRows
+from dask_elastic.runtime.protocol.queue_calls import NextRows, OfferRows, OpenQueue, QueueItems, TakeRows
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
 from dask_elastic.runtime.scheduler import output_queues
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
@@ -97,11 +97,11 @@ def queues():
     """Return a function that makes the queues of a scheduler, with one that a running job writes."""
 
     def make(failures=0):
-        dask_queues = SimpleNamespace(release=lambda name, client: None)
+        dask_queues = SimpleNamespace(release=lambda name, client: None, queues={"alerts": asyncio.Queue()})
         jobs, calls = JobTable(), Calls(failures)
         jobs["job"] = SimpleNamespace(
-            spec=SimpleNamespace(run="run"), live=True, error=None, runs=lambda generation: True
-        )
+            spec=SimpleNamespace(run="run"), live=True, error=None, runs=lambda generation: True, generation_id=None,
+        )  # fmt: skip
         made = OutputQueues(SimpleNamespace(extensions={"queues": dask_queues}), jobs, calls)
         ledger = made._ledgers["alerts"] = OutputQueue(JobGeneration("job", 1), "run", limit=4)
         return made, ledger, calls
@@ -159,6 +159,59 @@ def test_reader_learns_that_rows_were_lost_with_a_forgotten_job(queues):
     with pytest.raises(SourceError, match="1 batches of the job that wrote it are lost, because the job was forgotten"):
         asyncio.run(made.next_rows(NextRows("alerts", ledger.uid, 0, 0.0)))
     assert asyncio.run(made.next_rows(NextRows("alerts", "", 0, 0.0))) == QueueItems()
+
+
+def job(run, *, live, error=None):
+    return SimpleNamespace(
+        spec=SimpleNamespace(run=run), live=live, error=error, runs=lambda generation: True, generation_id=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [None, dump_error(SinkError("the table was dropped"))], ids=["stopped", "failed"])
+def test_reader_learns_that_another_job_has_taken_the_queue_of_an_ended_one(queues, error, caplog):
+    async def test():
+        made, ledger, calls = queues()
+        ledger.add("worker", 7)
+        made.jobs["job"] = job("run", live=False, error=error)
+        made.jobs["next"] = job("other", live=True)
+        await made.open_queue(OpenQueue("next", 2, "alerts", 4, False))
+        expected = (
+            pytest.raises(SourceError, match="1 batches of the job that wrote it are lost, because job 'next' opened")
+            if error is None
+            else pytest.raises(Relayed)
+        )
+        with expected:
+            await made.next_rows(NextRows("alerts", ledger.uid, 0, 0.0))
+        assert "queue 'alerts': 1 batches of job 'job'" in caplog.text
+        fresh = await made.next_rows(NextRows("alerts", "", 0, 0.0))
+        assert (fresh.job, fresh.items, fresh.ended) == ("next", (), False)
+        while made._freeing:
+            await asyncio.sleep(0)
+        assert calls.dropped == [7]
+
+    asyncio.run(asyncio.wait_for(test(), 100))
+
+
+def test_reader_ends_with_an_ended_job_whose_queue_another_one_has_taken(queues):
+    async def test():
+        made, ledger, _ = queues()
+        made.jobs["job"], made.jobs["next"] = job("run", live=False), job("other", live=True)
+        await made.open_queue(OpenQueue("next", 2, "alerts", 4, False))
+        assert (await made.next_rows(NextRows("alerts", ledger.uid, 0, 0.0))).ended
+
+    asyncio.run(test())
+
+
+def test_reader_goes_on_with_the_next_generation_of_a_run(queues):
+    async def test():
+        made, ledger, _ = queues()
+        ledger.add("worker", 7)
+        await made.open_queue(OpenQueue("job", 2, "alerts", 4, False))
+        await made.offer_rows(OfferRows("job", 2, "alerts", 4, "worker", 0, 0.0))
+        found = await made.next_rows(NextRows("alerts", ledger.uid, 3, 0.0))
+        assert (found.generation, len(found.items), found.ended) == (2, 1, False)
+
+    asyncio.run(test())
 
 
 def test_queues_of_forgotten_jobs_are_remembered_up_to_a_number(queues, monkeypatch):
