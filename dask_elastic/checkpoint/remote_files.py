@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import tempfile
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +17,15 @@ import pyarrow as pa
 from dask_elastic.checkpoint.file_ref import Contents
 from dask_elastic.checkpoint.local_appender import LocalAppender
 
+_IN_PLACE = frozenset({"ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"})
+"""Protocols of file systems that show a file from its first byte on; they rename without such a state in between."""
+
 _DESCRIPTORS = "/proc/self/fd"
 """Where Linux lists the open files of the process, also those without a name."""
 
 
 class RemoteFiles:
-    """Writes each file by one request, after which an object store shows it complete.
+    """Writes each file by one request, after which an object store shows it complete; elsewhere, renames it then.
 
     Parameters
     ----------
@@ -32,7 +37,8 @@ class RemoteFiles:
     Notes
     -----
     That a file never replaces another is guaranteed by the store where it supports conditional requests through fsspec
-    (S3, Google Cloud Storage), and else checked before.
+    (S3, Google Cloud Storage), and else checked before. A writer that is killed leaves a hidden file where files are
+    renamed, as on a local disk.
 
     Examples
     --------
@@ -47,6 +53,8 @@ class RemoteFiles:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
         self._conditional = "mode" in inspect.signature(filesystem.pipe_file).parameters
+        protocols = filesystem.protocol
+        self._in_place = not _IN_PLACE.isdisjoint([protocols] if isinstance(protocols, str) else protocols)
 
     def write(self, path: str, buffers: Iterable[Contents]) -> None:
         """Write a new file; raise FileExistsError if there is one."""
@@ -54,6 +62,9 @@ class RemoteFiles:
         contents = b"".join(buffers)
         if not self._conditional and self._filesystem.exists(target):
             raise FileExistsError(target)
+        if self._in_place:
+            self._write_hidden(target, contents)
+            return
         options = {"mode": "create"} if self._conditional else {}
         try:
             self._filesystem.pipe_file(target, contents, **options)
@@ -65,6 +76,23 @@ class RemoteFiles:
             with suppress(OSError):
                 if contents.startswith(self._filesystem.cat_file(target)):
                     self._filesystem.rm_file(target)
+            raise
+
+    def _write_hidden(self, target: str, contents: bytes) -> None:
+        """Write a hidden file, then give it its name: what a killed writer leaves is not taken for a damaged file."""
+        folder, _, name = target.rpartition("/")
+        partial = f"{folder}/.{name}.{uuid.uuid4().hex}"
+        try:
+            self._filesystem.pipe_file(partial, contents)
+            if self._filesystem.exists(target):
+                raise FileExistsError(target)
+            self._filesystem.mv(partial, target)
+            if self._filesystem.exists(partial):
+                # WebHDFS answers without an error, also if the file exists.
+                raise OSError(errno.EIO, "it was not renamed", partial)
+        except BaseException:
+            with suppress(OSError):
+                self._filesystem.rm_file(partial)
             raise
 
     def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender | None:

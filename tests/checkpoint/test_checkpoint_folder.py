@@ -4,16 +4,19 @@ import errno
 import os
 import pickle
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.file_ref import FileRef, checksum
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.local_files import LocalFiles
+from dask_elastic.vocab.epoch import EpochRecord
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 
@@ -38,11 +41,24 @@ class PlainFileSystem(MemoryFileSystem):
         super().pipe_file(path, value)
 
 
+class RenamingFileSystem(PlainFileSystem):
+    """A file system that shows each file from its first byte on, as SFTP and HDFS do, and can rename."""
+
+    protocol = ("renaming", "sftp")
+    look = staticmethod(lambda: None)
+
+    def pipe_file(self, path, value, **kwargs):
+        super().pipe_file(path, value[: len(value) // 2])
+        self.look()
+        super().pipe_file(path, value)
+
+
 fsspec.register_implementation("full", FullFileSystem, clobber=True)
+fsspec.register_implementation("renaming", RenamingFileSystem, clobber=True)
 fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
 
 
-@pytest.fixture(params=["path", "file://", "memory://", "plain://"])
+@pytest.fixture(params=["path", "file://", "memory://", "plain://", "renaming://"])
 def url(request, tmp_path):
     if request.param == "path":
         return str(tmp_path / "jobs" / "delays")
@@ -169,6 +185,38 @@ def test_full_storage_leaves_no_file(space, monkeypatch):
     assert folder.sizes("") == {}
     monkeypatch.setattr(FullFileSystem, "space", 8)
     assert folder.read(folder.write("a", [b"abcd", b"efgh"])).to_pybytes() == b"abcdefgh"
+
+
+def test_record_that_is_being_written_to_a_file_system_that_renames_is_not_there_yet(monkeypatch):
+    folder, seen = CheckpointFolder("renaming://jobs/epochs"), []
+    spool = EpochSpool(folder, "flights")
+    record = EpochRecord(1, "q", 0, 0, 0, ())
+    spool.append(record)
+    monkeypatch.setattr(RenamingFileSystem, "look", lambda _: seen.append((spool.found(2), spool.records())))
+    spool.append(replace(record, number=2, epoch=1))
+    assert seen == [(None, [record])]
+    assert [one.number for one in spool.records()] == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["pipe_file", "mv"])
+def test_write_that_fails_on_a_file_system_that_renames_leaves_no_file(step, monkeypatch):
+    folder = CheckpointFolder(f"renaming://failing-{step}")
+
+    def fail(self, *arguments, **options):
+        real(self, *arguments, **options)
+        raise OSError(errno.ETIMEDOUT, "Connection timed out")
+
+    real = getattr(MemoryFileSystem, step) if step == "pipe_file" else lambda *arguments: None
+    with monkeypatch.context() as patched:
+        patched.setattr(RenamingFileSystem, step, fail)
+        with pytest.raises(CheckpointError, match="Connection timed out"):
+            folder.write("a", [b"rows"])
+    assert folder.sizes("") == {}
+    # WebHDFS answers a request to rename that it does not carry out without an error.
+    monkeypatch.setattr(RenamingFileSystem, "mv", lambda *arguments: None)
+    with pytest.raises(CheckpointError, match="it was not renamed"):
+        folder.write("a", [b"rows"])
+    assert folder.sizes("") == {}
 
 
 class LateFileSystem(MemoryFileSystem):
