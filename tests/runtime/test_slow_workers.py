@@ -8,7 +8,7 @@ import pytest
 
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Stop
-from dask_elastic.runtime.protocol.part_calls import Prepare
+from dask_elastic.runtime.protocol.part_calls import Forget, Members, Prepare
 from dask_elastic.runtime.scheduler import membership
 from dask_elastic.vocab.errors import JobEnded
 
@@ -34,6 +34,38 @@ def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, ope
         assert record.nodes == ["a", "new"]
 
     on({"a": 2}, test)
+
+
+@pytest.mark.parametrize("call", [("guest", Members), ("new", Prepare)], ids=["announced", "connects"])
+def test_worker_joins_as_soon_as_a_guest_that_hangs_is_removed(on, fake, monkeypatch, call):
+    """Nothing is waited for that needs the guest: its answer, or the connection of the new worker to it."""
+    monkeypatch.setattr(membership, "ANSWER_SECONDS", 1_000.0)
+
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        scheduler.add("new")
+        scheduler.held[call] = asyncio.Event()
+        joining = asyncio.ensure_future(coordinator.membership.join_new())
+        while not any((address, type(made)) == call and "new" in nodes_of(made) for address, made in scheduler.calls):
+            await asyncio.sleep(0)
+        if call[1] is Prepare:
+            del scheduler.held[call]
+        async with asyncio.timeout(50):
+            await coordinator.membership.expel(record, "guest")
+            await joining
+        assert (record.nodes, record.spec.guests) == (["a", "new"], (1,))
+        first, second = (made for address, made in scheduler.asked(Prepare) if address == "new")
+        [dismissed] = [made for address, made in scheduler.asked(Forget) if address == "new"]
+        assert dismissed.incarnation == first.spec.incarnation < second.spec.incarnation
+        assert coordinator.membership._waits.keys() == {"guest"}
+
+    on({"a": 2}, test)
+
+
+def nodes_of(call):
+    return call.spec.nodes if isinstance(call, Prepare) else call.nodes
 
 
 def test_worker_that_is_slow_to_answer_joins_when_it_does_while_others_go_on(on, fake, monkeypatch):

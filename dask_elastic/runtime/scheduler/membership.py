@@ -63,6 +63,7 @@ class Membership:
         # Workers that have not answered yet, and what waits for them.
         self._asked: set[tuple[JobRecord, str]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._introducing: dict[JobRecord, asyncio.Task[None]] = {}
 
     # joining
 
@@ -145,26 +146,45 @@ class Membership:
 
     async def _join(self, record: JobRecord, addresses: list[str]) -> ElasticError | Relayed | None:
         """Make workers nodes of a job; returns why they could not join."""
-        async with record.membership:
-            before = spec = record.spec
-            # Two joins of one worker may have been under way.
-            addresses = [address for address in addresses if address not in spec.nodes]
-            if not addresses:
-                return None
-            for address in addresses:
-                spec = spec.with_guest(address)
-            try:
-                await self._introduce(record, spec, addresses)
-                self._check_unchanged(record, before, addresses)
-            except (ElasticError, Relayed) as error:
-                self._put_off(record, addresses, error)
+        while True:
+            async with record.membership:
+                before = spec = record.spec
+                # Two joins of one worker may have been under way.
+                addresses = [address for address in addresses if address not in spec.nodes]
+                if not addresses:
+                    return None
+                for address in addresses:
+                    spec = spec.with_guest(address)
+                try:
+                    introduced = await self._introduced(record, spec, addresses)
+                    self._check_unchanged(record, before, addresses)
+                except (ElasticError, Relayed) as error:
+                    self._put_off(record, addresses, error)
+                    await self._dismiss(record, before.generation_id, addresses, record.joinings)
+                    return error
+                if introduced:
+                    record.spec = spec
+                    for address in addresses:
+                        self._waits.pop(address, None)
+                    logger.info("job %r: %s joined", record.name, ", ".join(addresses))
+                    return None
+                # The removal of that node waits for the lock already.
                 await self._dismiss(record, before.generation_id, addresses, record.joinings)
-                return error
-            record.spec = spec
-            for address in addresses:
-                self._waits.pop(address, None)
-            logger.info("job %r: %s joined", record.name, ", ".join(addresses))
-            return None
+
+    async def _introduced(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> bool:
+        """Introduce new nodes; returns False if a node is to be removed first, since it may hang, and they need it."""
+        introducing = self._introducing[record] = asyncio.ensure_future(self._introduce(record, spec, addresses))
+        if not record.expelling.isdisjoint(record.spec.nodes):
+            introducing.cancel()
+        try:
+            await asyncio.wait([introducing])
+        finally:
+            del self._introducing[record]
+            introducing.cancel()
+        if introducing.cancelled():
+            return False
+        introducing.result()
+        return True
 
     async def _introduce(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> None:
         """Have the new nodes prepare their parts, then announce them to the others, then have the new ones start."""
@@ -253,6 +273,8 @@ class Membership:
         if address in record.expelling:
             return
         record.expelling.add(address)
+        if address in record.spec.nodes and record in self._introducing:
+            self._introducing[record].cancel()
         try:
             async with record.membership:
                 await self._expel(record, address)
