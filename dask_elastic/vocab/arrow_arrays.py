@@ -101,6 +101,25 @@ def numpy_of(array: pa.Array) -> NDArray[Any]:
     return np.unpackbits(packed, count=bits + count, bitorder="little")[bits:].view(np.bool_)
 
 
+def has_union(kind: pa.DataType) -> bool:
+    """Return whether values of a type contain unions, which Arrow cannot make of objects of Python.
+
+    Examples
+    --------
+    >>> either = pa.sparse_union([pa.field("number", pa.int64()), pa.field("text", pa.string())])
+    >>> has_union(pa.list_(pa.struct({"of": either}))), has_union(pa.list_(pa.int64()))
+    (True, False)
+    """
+    types = pa.types
+    if types.is_union(kind):
+        return True
+    if types.is_struct(kind):
+        return any(has_union(field.type) for field in kind)
+    if types.is_map(kind):
+        return has_union(kind.key_type) or has_union(kind.item_type)
+    return bool(types.is_nested(kind)) and hasattr(kind, "value_type") and has_union(kind.value_type)
+
+
 _CODES = "?bhiqBHIQfd"
 _DTYPES = {pa.from_numpy_dtype(np.dtype(code)).id: np.dtype(code) for code in _CODES}
 """The types of NumPy by the ids of Arrow's."""

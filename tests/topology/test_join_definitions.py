@@ -195,6 +195,15 @@ def test_unknown_columns_are_asked_for_and_then_checked():
         side.apply(wrong)
 
 
+@pytest.mark.parametrize("nested", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_column_with_unions_is_refused(nested):
+    kind = nested(pa.sparse_union([pa.field("number", pa.int64()), pa.field("text", pa.string())]))
+    orders, payments = streams()
+    right = payments.map(lambda batch: batch, name="tidied").key_by("paid_for")
+    with pytest.raises(TopologyError, match=r"join 'paid': column 'either' has type .*union.* Derive columns"):
+        orders.key_by("order").join(right, within="1h", name="paid", right_schema={**RIGHT, "either": kind})
+
+
 def test_side_without_event_time_is_refused():
     left, right = keyed(right_time=None)
     joined = left.join(right, within="1h", time="at")

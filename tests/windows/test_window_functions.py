@@ -258,3 +258,12 @@ def test_functions_may_return_tables_dicts_and_nothing():
     found = results(computed(rows, "60s", logic))
     assert found.schema.names == ["key", "window_start", "window_end", "number", "value"]
     assert sorted(found["number"].to_pylist()) == rows.filter(pc.is_valid(rows["key"]))["number"].to_pylist()
+
+
+def test_rows_with_unions_are_refused_before_they_wait():
+    rows = numbered(1, rows=40)
+    kinds = pa.array([0, 1] * 20, pa.int8())
+    either = pa.UnionArray.from_sparse(kinds, [pa.array(range(40)), pa.array(map(str, range(40)))])
+    topology = computed(rows.append_column("either", either), windows.tumbling("10s"), numbers_of_batch)
+    with pytest.raises(TopologyError, match=r"operator 'windowed': column 'either' has type sparse_union.* Derive"):
+        run(topology, on_error="skip")

@@ -15,7 +15,8 @@ from dask_elastic.topology.operators import Compute
 from dask_elastic.topology.schema import plain_schema
 from dask_elastic.topology.windows.one_key import ONE_KEY
 from dask_elastic.topology.windows.results import result_keys
-from dask_elastic.vocab.arrow_arrays import array_of
+from dask_elastic.vocab.arrow_arrays import array_of, has_union
+from dask_elastic.vocab.errors import TopologyError
 
 ROW = 0
 """The kind of a slot that is a row; others are the marks of shards."""
@@ -58,6 +59,11 @@ class RowLayout:
     reaches, searched
         What a `RowBuffer` keeps an index of: nothing.
 
+    Raises
+    ------
+    TopologyError
+        If a column has unions.
+
     Examples
     --------
     >>> from dask_elastic.topology.windowing import Windowing
@@ -77,6 +83,13 @@ class RowLayout:
         self.key_schema = pa.schema([self.schema.field(key) for key in operator.keys])
         self.reaches: dict[int, int] = {}
         self._names = [name for name in self.schema.names if name not in operator.keys]
+        for name in self._names:
+            if has_union(kind := self.schema.field(name).type):
+                raise TopologyError(
+                    f"operator {operator.name!r}: column {name!r} has type {kind}, and rows with unions cannot wait "
+                    "until their windows close. Derive columns of other types from it in a map before the window, or "
+                    "leave it out there."
+                )
         self._columns = [payload_column(f"row.{name}", self.schema.field(name).type) for name in self._names]
         fields = (field for column in self._columns for field in column.fields)
         self.fields: tuple[Field, ...] = (*BUFFER_FIELDS, *_OWN, *fields)

@@ -19,6 +19,7 @@ from dask_elastic.topology.operator_output import KeyedOutput
 from dask_elastic.topology.operators import Compute, MapOperator
 from dask_elastic.topology.state_kind import Duration, check_store
 from dask_elastic.topology.windowing import EventWindow
+from dask_elastic.vocab.arrow_arrays import has_union
 from dask_elastic.vocab.errors import TopologyError
 
 S = TypeVar("S")
@@ -267,6 +268,11 @@ def _joining(
         for field in side.schema:
             if field.name in side.keys:
                 continue
+            if has_union(field.type):
+                raise TopologyError(
+                    f"{where}: column {field.name!r} has type {field.type}, and rows with unions cannot wait for each "
+                    "other. Derive columns of other types from it in a map before the join, or leave it out there."
+                )
             if not free.get(field.type):
                 free[field.type] = [len(shared)]
                 shared.append(field.type)
