@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_elastic.control.cluster.cluster_size import ROOM, ClusterSize
-from dask_elastic.control.cluster.slots_needed import FULLEST, slots_needed
+from dask_elastic.control.cluster.slots_needed import FULLEST, NeededSlots
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import CoreChange, Outlook, Plan
@@ -31,16 +31,27 @@ def test_slots_count_cores_after_the_plan_and_those_that_are_lacking():
     snapshot = snapshot_of(executor(0, 2, 1.5), executor(1, 4, 0.1))
     change = CoreChange("job", 1, ExecutorId("count", 1), {0: 4}, {0: 1})
     plan = Plan((change,), (), {"job": Outlook(starved=3)})
-    assert slots_needed(snapshot, plan) == pytest.approx(2 + 0.1 / FULLEST + 3)
+    assert NeededSlots().after(snapshot, plan) == pytest.approx(2 + 0.1 / FULLEST + 3)
     of_another = CoreChange("job", 2, ExecutorId("count", 1), {0: 4}, {0: 1})
-    assert slots_needed(snapshot, Plan((of_another,), (), {})) == pytest.approx(2 + 4)
+    assert NeededSlots().after(snapshot, Plan((of_another,), (), {})) == pytest.approx(2 + 4)
+
+
+def test_job_that_restarts_needs_what_it_needed_before():
+    needed, idle, none = NeededSlots(), snapshot_of(executor(0, 1, 0.0, None)), Plan((), (), {})
+    assert needed.after(idle, none, {"job"}) == 0.0, "it has not been measured yet"
+    before = needed.after(snapshot_of(executor(0, 1, 0.35)), none)
+    assert before == pytest.approx(0.35 / FULLEST)
+    assert [needed.after(idle, none, {"job"}) for _ in range(3)] == [before] * 3
+    assert needed.after(snapshot_of(executor(0, 3, 0.0, None)), none, {"job"}) == 3.0
+    assert needed.after(idle, none, {"another"}) == 0.0
+    assert needed.after(idle, none, {"job"}) == 0.0
 
 
 @pytest.mark.parametrize(
     ("load", "service_rate", "slots"), [(0.0, None, 0.0), (0.2, None, 1.0), (0.0, 9.0, 0.0), (3.0, 100.0, 1.0)]
 )
 def test_executor_of_one_core_needs_its_part_of_a_slot(load, service_rate, slots):
-    assert slots_needed(snapshot_of(executor(0, 1, load, service_rate)), Plan((), (), {})) == slots
+    assert NeededSlots().after(snapshot_of(executor(0, 1, load, service_rate)), Plan((), (), {})) == slots
 
 
 loads = st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Outlook, Plan
@@ -12,34 +12,56 @@ FULLEST = 0.7
 """Part of its time for which a slot is busy at most with executors that share it."""
 
 
-def slots_needed(snapshot: Snapshot, plan: Plan) -> float:
-    """Return the thread slots that all jobs need together.
+class NeededSlots:
+    """Follows what jobs need, from period to period.
 
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The measurements.
-    plan : Plan
-        What the control loop decided on them.
-
-    Returns
-    -------
-    float
-        An executor with several cores needs as many slots. One with a single core needs the part of a slot for which it
-        is busy, divided by `FULLEST`, since such executors can share slots. Cores that a job lacks count, too.
+    Notes
+    -----
+    An executor with several cores needs as many slots. One with a single core needs the part of a slot for which it is
+    busy, divided by `FULLEST`, since such executors can share slots. Cores that a job lacks count, too. A job that
+    restarts needs what it needed before, since its executors are not measured meanwhile.
 
     Examples
     --------
     >>> from dask_elastic.vocab.identity import ExecutorId
     >>> from dask_elastic.vocab.snapshot import NodeSnapshot
-    >>> busy = ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 3}, arrival_rate=250.0, service_rate=100.0)
-    >>> idle = ExecutorSnapshot(ExecutorId("count", 1), 0, {0: 1}, arrival_rate=7.0, service_rate=100.0)
-    >>> job = JobSnapshot("words", 1, (busy, idle))
-    >>> slots_needed(Snapshot(0.0, (NodeSnapshot("tcp://a:1", "a", 4),), (job,)), Plan((), (), {}))
-    3.1
+    >>> def at(rate):
+    ...     executor = ExecutorSnapshot(ExecutorId("count", 0), 0, {0: 1}, arrival_rate=rate, service_rate=100.0)
+    ...     return Snapshot(0.0, (NodeSnapshot("tcp://a:1", "a", 4),), (JobSnapshot("words", 1, (executor,)),))
+    >>> needed, plan = NeededSlots(), Plan((), (), {})
+    >>> needed.after(at(35.0), plan), needed.after(at(0.0), plan, {"words"}), needed.after(at(70.0), plan)
+    (0.5, 0.5, 1.0)
     """
+
+    def __init__(self) -> None:
+        self._before: dict[str, float] = {}
+
+    def after(self, snapshot: Snapshot, plan: Plan, restarting: Collection[str] = ()) -> float:
+        """Return the slots that all jobs need together, after another period.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The measurements.
+        plan : Plan
+            What the control loop decided on them.
+        restarting : collection of str
+            The names of jobs that restart.
+
+        Returns
+        -------
+        float
+            The slots.
+        """
+        found = _by_job(snapshot, plan)
+        found |= {name: max(found[name], self._before.get(name, 0.0)) for name in found if name in restarting}
+        self._before = found
+        return sum(found.values())
+
+
+def _by_job(snapshot: Snapshot, plan: Plan) -> dict[str, float]:
     after = {(c.job, c.generation, c.executor): sum(c.after.values()) for c in plan.changes}
-    return sum(_of_job(job, plan.outlook.get(job.name, Outlook()), after) for job in snapshot.jobs)
+    return {job.name: _of_job(job, plan.outlook.get(job.name, Outlook()), after) for job in snapshot.jobs}
 
 
 def _of_job(job: JobSnapshot, outlook: Outlook, after: Mapping[tuple[str, int, ExecutorId], int]) -> float:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from dask_elastic.control.cluster.slots_needed import slots_needed
+from dask_elastic.control.cluster.slots_needed import NeededSlots
 from dask_elastic.control.decision_log import DecisionLog
 from dask_elastic.control.history import History
 from dask_elastic.control.keys import job_key
@@ -22,6 +22,7 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
 from dask_elastic.runtime.scheduler.control.decision_texts import decision_message, decisions_text, recording_text
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -119,7 +120,7 @@ class ControlDriver:
         self.log = DecisionLog(KEPT_DECISIONS)
         self.error: str | None = None
         self._errors = ErrorLog(logger)
-        self.slots_needed = 0.0
+        self._needed, self.slots_needed = NeededSlots(), 0.0
         self.snapshot_builder = SnapshotBuilder(membership, STALE_PERIODS * self.options.period)
         self.snapshot_log = SnapshotLog()
         self._pause = ShortTurns()
@@ -246,7 +247,8 @@ class ControlDriver:
         self.history.add(snapshot, plan)
         self.snapshot_log.add(snapshot)
         self._outlook = plan.outlook
-        self.slots_needed = slots_needed(snapshot, plan)
+        restarting = {record.name for record in self.cores.jobs.running if record.status is Status.RESTARTING}
+        self.slots_needed = self._needed.after(snapshot, plan, restarting)
         addresses = [node.address for node in snapshot.nodes]
         for decision in plan.decisions:
             self._publish(decision, addresses)

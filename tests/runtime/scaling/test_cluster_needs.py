@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from dask_elastic.planning.initial import PlacementRequest, place
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.cluster_calls import GROWS, Keep, NeedOfCluster
+from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.vocab.errors import NoWorkers
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import Plan
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 ASK = NeedOfCluster(4, 5.0)
 
@@ -145,6 +150,26 @@ def test_default_number_of_executors_is_that_of_the_workers_to_come():
     assert place([request], [2], nodes=4).oversubscribed
     assert len(place([request], [2, 2], nodes=1).homes["counted"]) == 2
     assert place([PlacementRequest("counted", 3, True)], [2], nodes=9).homes["counted"] == (0, 0, 0)
+
+
+def test_job_that_restarts_needs_what_it_needed_before(fake, workers):
+    async def run():
+        coordinator = Coordinator(workers)
+        await coordinator.submit(fake.submission(executors=1))
+        coordinator.controller.stop()
+        record, busy = coordinator.running[0], ExecutorSnapshot(ExecutorId("op0", 0), 0, {0: 1}, 35.0, 100.0)
+        nodes, idle = (NodeSnapshot("a", "a", 2),), replace(busy, arrival_rate=0.0, service_rate=None)
+        for event, executor, slots in (
+            (None, busy, 0.5), (JobEvent.RESTART, idle, 0.5), (JobEvent.STARTED, idle, 0.0),
+        ):  # fmt: skip
+            if event is not None:
+                record.change(event)
+            job = JobSnapshot(record.name, 1, (executor,))
+            coordinator.controller._remember(Snapshot(1.0, nodes, (job,)), Plan((), (), {}))
+            assert (await coordinator.cluster.need(ASK)).slots == slots
+        await coordinator.close()
+
+    asyncio.run(run())
 
 
 def test_job_that_starts_needs_nothing_of_what_the_last_one_needed(fake, workers):
