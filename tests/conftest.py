@@ -60,18 +60,23 @@ settings.load_profile("any speed" if os.environ.get("ELASTIC_OTHER_EXAMPLES") el
 
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
 
-COSTLY = {"cluster", "spark", "built"}
+COSTLY = {"spark", "cluster", "built", "executed"}
 """Fixtures that start processes and that several tests share."""
 
 
 # First: pytest-xdist reads the groups in the same hook.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Let tests of a folder that share a costly fixture run in one process of pytest-xdist, and others in any."""
+    """Let tests of a file that share a costly fixture run in one process of pytest-xdist, and others in any.
+
+    A cluster starts in half a second, so each process may have one. A Spark session takes ten times as long: tests of a
+    folder share it.
+    """
     groups = {}
     for item in items:
-        if COSTLY.intersection(getattr(item, "fixturenames", ())):
-            groups[item] = item.path.relative_to(Path(__file__).parent).parts[0]
+        if costly := COSTLY.intersection(getattr(item, "fixturenames", ())):
+            shared = item.path.parent if "spark" in costly else item.path.with_suffix("")
+            groups[item] = shared.relative_to(Path(__file__).parent).as_posix()
             item.add_marker(pytest.mark.xdist_group(groups[item]))
     yield
     if not getattr(config.option, "loadgroup", False):

@@ -48,6 +48,6 @@ def test_site_reports_its_readers_to_no_one(built):
 
 @pytest.mark.timeout(600)
 def test_tests_that_share_the_site_run_in_one_process(built, request):
-    """Otherwise each process of pytest-xdist builds a site, and starts a cluster and a Spark session."""
+    """Otherwise each process of pytest-xdist builds a site."""
     grouped = getattr(request.config.option, "loadgroup", False)
-    assert request.node.nodeid.endswith("@docs") == bool(grouped)
+    assert request.node.nodeid.endswith("@docs/test_site") == bool(grouped)
