@@ -34,10 +34,12 @@ os.environ.setdefault("DASK_ELASTIC__LIGHT_LOAD", "0")
 # A LocalCluster gives a worker up that is missing so long after a loss, also because it was killed once more.
 os.environ.setdefault("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "1 hour")
 
-# An idle worker of Dask spends most of its time on a profile of tasks, which jobs do not have, and on its ticks. The
-# clusters of `make examples` have both, as those of users do.
+# An idle worker of Dask spends most of its time on a profile of tasks, which jobs do not have, on its ticks, and on
+# looks at its memory, as its nanny does. The clusters of `make examples` have all of these, as those of users do.
+# Clusters of tests with a memory limit have the usual looks at memory.
 os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
 os.environ.setdefault("DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL", "500ms")
+os.environ.setdefault("DASK_DISTRIBUTED__WORKER__MEMORY__MONITOR_INTERVAL", "1s")
 
 # Dask has read the environment when it was imported above.
 dask.config.refresh()
@@ -69,14 +71,14 @@ COSTLY = {"spark", "cluster", "built", "executed"}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Let tests of a file that share a costly fixture run in one process of pytest-xdist, and others in any.
 
-    A cluster starts in half a second, so each process may have one. A Spark session takes ten times as long: tests of a
-    folder share it.
+    A cluster starts in half a second, so each process may have one. A Spark session takes ten times as long: all tests
+    in tests/spark share it.
     """
     groups = {}
     for item in items:
         if costly := COSTLY.intersection(getattr(item, "fixturenames", ())):
-            shared = item.path.parent if "spark" in costly else item.path.with_suffix("")
-            groups[item] = shared.relative_to(Path(__file__).parent).as_posix()
+            place = item.path.relative_to(Path(__file__).parent)
+            groups[item] = place.parts[0] if "spark" in costly else place.with_suffix("").as_posix()
             item.add_marker(pytest.mark.xdist_group(groups[item]))
     yield
     if not getattr(config.option, "loadgroup", False):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -78,7 +79,10 @@ def small_cluster() -> Iterator[Callable[..., LocalCluster]]:
     made: list[LocalCluster] = []
 
     def start(**options: Any) -> LocalCluster:
-        cluster = LocalCluster(**{"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", **options})
+        # Where memory is what a test is about, Dask looks at it as often as elsewhere.
+        looks = {"distributed.worker.memory.monitor-interval": "100ms"} if "memory_limit" in options else {}
+        with dask.config.set(looks):
+            cluster = LocalCluster(**{"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0", **options})
         made.append(cluster)
         return cluster
 

@@ -246,6 +246,14 @@ def test_state_above_memory_limit_fails_job_and_spares_worker(small_cluster):
         assert read - job.metrics()["rows"].sum() < 2_000_000
 
 
+def test_cluster_with_memory_limit_looks_at_its_memory_as_often_as_that_of_a_user(small_cluster):
+    def seconds(dask_worker):
+        return dask_worker.memory_manager.memory_monitor_interval
+
+    with Client(small_cluster(memory_limit="400MB"), set_as_default=False) as client:
+        assert {*client.run(seconds).values(), *client.run(seconds, nanny=True).values()} == {0.1}
+
+
 def test_hot_key_with_nine_tenths_of_rows_gets_its_own_task(client, wait_until):
     job = de.submit(
         followed("hot", service=100e-6, shards=32), client, latency_target=None, balance_interval="100ms",
