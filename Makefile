@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 
 SOURCES := dask_elastic plugins
 CHECKED := $(wildcard dask_elastic plugins tests examples benchmarks docs)
-# The demonstration has its own target; files with a leading underscore are modules of others.
-EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
+# The demonstration has its own target; files with a leading underscore are modules of others. Those with Spark take longest
+# and come first, so that no other waits for them at the end.
+ALL_EXAMPLES := $(sort $(filter-out examples/demo.py examples/_%,$(wildcard examples/*.py)))
+WITH_SPARK := $(shell grep -l pyspark $(ALL_EXAMPLES))
+EXAMPLES := $(WITH_SPARK) $(filter-out $(WITH_SPARK),$(ALL_EXAMPLES))
 # Tests whose clusters and Spark sessions are processes. Long ones come first, so that no process waits at the end.
 PROCESSES := $(wildcard $(addprefix tests/,spark docs cluster notebooks cli dashboard))
 PURE := $(filter-out $(PROCESSES),$(patsubst %/,%,$(wildcard tests/*/)))
