@@ -338,7 +338,9 @@ class Cores:
             instructions += self.moves.instant.task_drains(task.number, now)
             shards = self.routes.table.shards_of(task.number)
             for shard in shards[np.argsort(-loads[shards], kind="stable")].tolist():
-                if shard in self.moves or self.moves.in_progress >= MOVES_AT_ONCE:
+                if self.moves.in_progress >= MOVES_AT_ONCE:
+                    break
+                if shard in self.moves:
                     continue
                 target = min(takers, key=lambda t: (load[t.number], t.node != task.node, t.number))
                 load[target.number] += max(float(loads[shard]), 1e-9)

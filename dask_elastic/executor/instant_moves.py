@@ -99,7 +99,7 @@ class InstantMoves:
     @property
     def staying(self) -> int:
         """How many moves wait for the windows of the earlier owner to close."""
-        return sum(move.phase is InstantPhase.STAYING for move in self.moves)
+        return sum(move.phase is InstantPhase.STAYING for move in self.moves) if self._by_shard else 0
 
     def leaving(self, shard: int) -> int | None:
         """Return the task that still has partials of a shard beside its owner; None if none has."""

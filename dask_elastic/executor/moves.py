@@ -117,7 +117,9 @@ class Moves:
     def paused(self) -> set[int]:
         """The shards whose routing is paused."""
         paused = {shard for shard, move in self.by_shard.items() if move.paused}
-        return paused | {move.shard for move in self.instant.moves if move.is_paused}
+        if self.instant.under_way:
+            paused |= {move.shard for move in self.instant.moves if move.is_paused}
+        return paused
 
     @property
     def mean_pause_within(self) -> float:

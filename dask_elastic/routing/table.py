@@ -12,6 +12,9 @@ from dask_elastic.vocab.errors import MoveRefused, ProtocolError
 PAUSED = -1
 """The route of a paused shard: the shard is moving and the receiver buffers its rows."""
 
+_LAST = np.iinfo(np.int32).max
+"""Greater than every task."""
+
 
 @dataclass(frozen=True)
 class ShardTable:
@@ -62,7 +65,7 @@ class ShardTable:
     single: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        routes = np.where(self.paused, np.iinfo(np.int32).max, self.owner)
+        routes = np.where(self.paused, _LAST, self.owner)
         order = np.argsort(routes, kind="stable")
         rank = np.empty(len(order), dtype=np.uint8 if len(order) <= 256 else np.uint16)
         rank[order] = np.arange(len(order))
