@@ -5,6 +5,7 @@ import decimal
 import itertools
 import json
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,6 +270,19 @@ def test_message_that_is_not_delivered_fails_the_checkpoint():
     with pytest.raises(SinkError, match="sink 'out' of job 'job', topic 'delays': a message was not delivered"):
         writer.prepare(1)
     writer.abort()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_writer_whose_messages_are_not_delivered_is_freed(ended):
+    # Its producer, which the client keeps with its threads as long as it exists, is freed with it.
+    options = {"log_level": 0, "enable.idempotence": False}
+    writer = sinks.Kafka("delays", "127.0.0.1:1", options=options).open(context())
+    writer.write(pa.RecordBatch.from_pydict({"n": [1]}))
+    if ended:
+        writer.abort()
+    kept = weakref.ref(writer)
+    del writer
+    assert kept() is None
 
 
 def test_full_queue_of_the_client_blocks_the_writer(cluster, topic):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -146,7 +147,9 @@ class _Sender(SinkWriter):
         self._where = where
         self._messages = KafkaMessages(sink.key, sink.value, where)
         self._checkpoint = 0
-        self._failure: str | None = None
+        self._failures: list[str] = []
+        # The client keeps it until all messages are delivered; if it kept the producer, the threads would never end.
+        self._delivered = partial(_note_failure, self._failures)
         try:
             self._producer = confluent_kafka.Producer(
                 sink._client_options(), logger=logging.getLogger("dask_elastic.kafka")
@@ -207,10 +210,12 @@ class _Sender(SinkWriter):
         self._producer.flush()
         self._raise_failure()
 
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error.str()
-
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise SinkError(f"{self._where}: a message was not delivered: {self._failure}")
+        if self._failures:
+            raise SinkError(f"{self._where}: a message was not delivered: {self._failures[0]}")
+
+
+def _note_failure(failures: list[str], error: Any, message: Any) -> None:
+    """Note the first message that was not delivered."""
+    if error is not None and not failures:
+        failures.append(error.str())
