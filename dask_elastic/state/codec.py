@@ -102,11 +102,7 @@ def encode(state: StateRows) -> pa.RecordBatch:
     columns = [*(array_of(part) for part in identity), *state.keys.columns]
     columns += [_lists_to_arrow(v) if isinstance(v, Ragged) else _to_arrow(v) for v in state.values]
     names = [*IDENTITY, *state.keys.schema.names, *(field.name for field in state.fields)]
-    schema = pa.schema(
-        [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)],
-        metadata={_FIELDS: _described(state.fields)},
-    )
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, names=names, metadata={_FIELDS: _described(state.fields)})
 
 
 def decode(batch: pa.RecordBatch) -> StateRows:

@@ -34,14 +34,15 @@ def array_of(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.
     >>> array_of(np.array([True, False, True]), np.array([False, False, True])).to_pylist()
     [True, False, None]
     """
-    type_, count = pa.from_numpy_dtype(values.dtype), len(values)
-    if values.dtype.kind == "b":
+    dtype, count = values.dtype, len(values)
+    type_ = _TYPES.get(dtype) or pa.from_numpy_dtype(dtype)
+    if dtype.kind == "b":
         values = np.packbits(values, bitorder="little")
-    elif values.dtype.kind in "Mm":
+    elif dtype.kind in "Mm":
         none = np.isnat(values)
         mask = none if mask is None else mask | none
         values = values.view(np.int64)
-    valid = None if mask is None or not mask.any() else pa.py_buffer(np.packbits(~mask, bitorder="little"))
+    valid = None if mask is None or not np.count_nonzero(mask) else pa.py_buffer(np.packbits(~mask, bitorder="little"))
     return pa.Array.from_buffers(type_, count, [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
@@ -123,3 +124,5 @@ def has_union(kind: pa.DataType) -> bool:
 _CODES = "?bhiqBHIQfd"
 _DTYPES = {pa.from_numpy_dtype(np.dtype(code)).id: np.dtype(code) for code in _CODES}
 """The types of NumPy by the ids of Arrow's."""
+_TYPES = {np.dtype(code): pa.from_numpy_dtype(np.dtype(code)) for code in _CODES}
+"""The types of Arrow by those of NumPy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import numpy as np
@@ -154,7 +155,7 @@ class Tasks:
 
 
 def _us(time):
-    return int(pa.scalar(time, pa.timestamp("us")).cast(pa.int64()).as_py())
+    return (time - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 
 @settings(max_examples=15)
