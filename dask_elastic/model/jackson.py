@@ -19,10 +19,14 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_elastic.model import shortage
 from dask_elastic.model.bulk_steps import MANY, Greedy, present_in_all
 from dask_elastic.model.queueing import MOST_SERVERS, erlang_b, next_erlang_b, waiting_customers, whole
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import as_floats, check_total, is_number
+
+Amounts = NDArray[np.float64]
+Cores = NDArray[np.int64]
 
 _SURELY_ABOVE = 1 + 1e-9
 """Relative accuracy of a running sum; closer to the target than this, the latency is summed anew."""
@@ -118,8 +122,8 @@ def expected_latency(
     wrong = counts[(counts % 1 != 0) | (counts > MOST_SERVERS)]
     if wrong.size:
         raise PlanningError(f"cores is {float(wrong[0])!r}: give whole numbers of at most {MOST_SERVERS}.")
-    present = _in_all(loads, weights, counts.astype(np.int64).tolist())[1]
-    return _latency(external, present)
+    present = _in_all(loads, weights, counts.astype(np.int64))[1]
+    return _latency(external, math.fsum(present.tolist()))
 
 
 def allocate(
@@ -179,40 +183,46 @@ def allocate(
         raise PlanningError(f"latency_target is {latency_target!r}: give seconds above 0.")
     if limit < len(loads):
         raise PlanningError(f"available is {limit}, but {len(loads)} executors need one core each.")
-    cores = [int(load) + 1 for load in loads]
-    if sum(cores) > limit:
-        return Allocation(np.array(_share(loads, limit), dtype=np.int64), math.inf, False)
-    latency = _latency(external, _add_cores(external, loads, weights, cores, latency_target, limit))
-    return Allocation(np.array(cores, dtype=np.int64), latency, bool(latency <= latency_target))
+    # Loads above the limit need more cores than there are, however large they are.
+    cores = np.minimum(loads, limit).astype(np.int64) + 1
+    if int(cores.sum()) > limit:
+        return Allocation(shortage.divide(loads, limit), math.inf, False)
+    cores, present = _add_cores(external, loads, weights, cores, latency_target, limit)
+    latency = _latency(external, math.fsum(present.tolist()))
+    return Allocation(cores, latency, bool(latency <= latency_target))
 
 
 def _add_cores(
-    external: float, loads: list[float], weights: list[float], cores: list[int], target: float, limit: int
-) -> list[float]:
-    """Add to `cores` until the target or the limit is reached; return the mean number of tuples at each executor."""
+    external: float, loads: Amounts, weights: Amounts, cores: Cores, target: float, limit: int
+) -> tuple[Cores, Amounts]:
+    """Add cores until the target or the limit is reached; return them, and the mean number of tuples at each one."""
     blocking, present = _in_all(loads, weights, cores)
-    state = Greedy(np.array(loads), np.array(weights), np.array(cores), np.array(blocking), np.array(present), 0.0)
-    state.total = math.fsum(present)
+    state = Greedy(loads, weights, cores, blocking, present, math.fsum(present.tolist()))
     wanted = target * external
-    spare = limit - sum(cores)
-    if state.advance(spare, wanted * _SURELY_ABOVE):
-        cores[:], present[:], blocking[:] = state.cores.tolist(), state.present.tolist(), state.blocking.tolist()
-        spare = limit - sum(cores)
-        if not spare:
-            return present
-    if state.total <= wanted * _SURELY_ABOVE and _latency(external, present) <= target:
-        return present
+    spare = limit - int(cores.sum())
+    spare -= state.advance(spare, wanted * _SURELY_ABOVE)
+    reached = state.total <= wanted * _SURELY_ABOVE and _latency(external, math.fsum(state.present.tolist())) <= target
+    if spare and not reached:
+        _add_singly(external, state, target, spare)
+    return state.cores, state.present
+
+
+def _add_singly(external: float, state: Greedy, target: float, spare: int) -> None:
+    """Add one core after another until the target is reached, `spare` are added, or more do not help."""
+    loads, weights, cores, present = (
+        array.tolist() for array in (state.loads, state.weights, state.cores, state.present)
+    )
     erlang, waiting_for = state.ahead(1)
     changes = state.weights * (waiting_for[:, 1] - waiting_for[:, 0])
     heap = list(
         zip(changes.tolist(), range(len(loads)), erlang[:, 1].tolist(), waiting_for[:, 1].tolist(), strict=True)
     )
     heapify(heap)
-    total = state.total
+    total, wanted = state.total, target * external
     while spare and heap:
         if total <= wanted * _SURELY_ABOVE:
             total = math.fsum(present)
-            if _latency(external, present) <= target:
+            if _latency(external, total) <= target:
                 break
         change, executor, blocked, before = heap[0]
         if change >= 0:
@@ -226,46 +236,27 @@ def _add_cores(
         waiting = waiting_customers(load, count + 1, after)
         # The (negative) change in the number of waiting tuples, without the cancellation of a difference of sums.
         heapreplace(heap, (tuples * (waiting - before), executor, after, waiting))
-    return present
+    state.cores, state.present = np.array(cores, dtype=np.int64), np.array(present)
 
 
-def _in_all(loads: list[float], weights: list[float], servers: list[int]) -> tuple[list[float], list[float]]:
+def _in_all(loads: Amounts, weights: Amounts, servers: Cores) -> tuple[Amounts, Amounts]:
     """Return Erlang B of each executor, 1 where it is unstable, and the mean number of tuples in it."""
     if len(loads) >= MANY:
-        blocking, present = present_in_all(np.array(loads), np.array(weights), np.array(servers, dtype=np.int64))
-        return list(blocking.tolist()), list(present.tolist())
-    blocked = [erlang_b(load, count) if load < count else 1.0 for load, count in zip(loads, servers, strict=True)]
-    found = [
-        _present(load, tuples, count, b) if load < count else _unstable(load)
-        for load, tuples, count, b in zip(loads, weights, servers, blocked, strict=True)
-    ]
+        return present_in_all(loads, weights, servers)
+    blocked, found = np.ones(len(loads)), np.empty(len(loads))
+    executors = zip(loads.tolist(), weights.tolist(), servers.tolist(), strict=True)
+    for executor, (load, tuples, count) in enumerate(executors):
+        if load < count:
+            blocked[executor] = blocking = erlang_b(load, count)
+            found[executor] = tuples * (load + waiting_customers(load, count, blocking))
+        else:
+            found[executor] = math.inf if load > 0 else 0.0
     return blocked, found
 
 
-def _present(load: float, tuples: float, servers: int, blocking: float) -> float:
-    """Return the mean number of tuples at a stable executor with `tuples` tuples per customer."""
-    return tuples * (load + waiting_customers(load, servers, blocking))
-
-
-def _unstable(load: float) -> float:
-    return math.inf if load > 0 else 0.0
-
-
-def _latency(external: float, present: list[float]) -> float:
-    total = math.fsum(present)
-    return total / external if total > 0 else 0.0
-
-
-def _share(loads: list[float], available: int) -> list[int]:
-    """Allocate too few cores: one per executor, each further one where the load per core is highest."""
-    cores = [1] * len(loads)
-    heap = [(-load, executor) for executor, load in enumerate(loads)]
-    heapify(heap)
-    for _ in range(available - len(loads)):
-        executor = heap[0][1]
-        cores[executor] += 1
-        heapreplace(heap, (-loads[executor] / cores[executor], executor))
-    return cores
+def _latency(external: float, present: float) -> float:
+    """Return the latency with so many tuples at all executors, by Little's law."""
+    return present / external if present > 0 else 0.0
 
 
 def arrivals(external_by_operator: ArrayLike, routing: ArrayLike) -> NDArray[np.float64]:
@@ -335,7 +326,7 @@ def _solve(matrix: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         rates[k] = (rates[k] - matrix[k, k + 1 :] @ rates[k + 1 :]) / matrix[k, k]
 
 
-def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[float]:
+def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> Amounts:
     """Check the rates; return λ/μ of each executor."""
     arriving, serving = _vector("arrival", arrival), _vector("service", service)
     if len(arriving) != len(serving):
@@ -353,20 +344,18 @@ def _loads(external: float, arrival: ArrayLike, service: ArrayLike) -> list[floa
         executor = int(np.flatnonzero(~np.isfinite(loads))[0])
         raise PlanningError(f"service[{executor}] is {float(serving[executor])!r}: too small for its arrival rate.")
     check_total("arrival / service", loads)
-    result: list[float] = loads.tolist()
-    return result
+    return loads
 
 
-def _weights(weight: ArrayLike | None, executors: int) -> list[float]:
+def _weights(weight: ArrayLike | None, executors: int) -> Amounts:
     """Check and return the tuples per customer of each executor, 1 by default."""
     if weight is None:
-        return [1.0] * executors
+        return np.ones(executors)
     given = _vector("weight", weight)
     check_total("weight", given)
-    weights: list[float] = given.tolist()
-    if len(weights) != executors:
-        raise PlanningError(f"weight has {len(weights)} entries for {executors} executors: give one per executor.")
-    return weights
+    if len(given) != executors:
+        raise PlanningError(f"weight has {len(given)} entries for {executors} executors: give one per executor.")
+    return given
 
 
 def _vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
