@@ -28,7 +28,6 @@ Not done
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +35,12 @@ import numpy as np
 from dask_elastic.control.calibration import Calibration
 from dask_elastic.control.hysteresis import Hysteresis
 from dask_elastic.control.lag import Lag
-from dask_elastic.control.overload import backlog_seconds, overloaded, utilisation
+from dask_elastic.control.overload import backlogs, overloaded, utilisations
 from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.model.jackson import Allocation
 from dask_elastic.model.queueing import MOST_SERVERS
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
+from dask_elastic.vocab.snapshot import JobSnapshot
 
 ENOUGH_OF_BEST = 1.1
 """If a target cannot be reached, a job within this factor of the best latency keeps its cores."""
@@ -125,7 +124,7 @@ class JobModel:
         self._calibration = Calibration()
         self._lag = Lag()
         self._hysteresis = Hysteresis(settings.release_after)
-        self._cores: tuple[int, ...] = ()
+        self._cores: Cores = np.zeros(0, dtype=np.int64)
         self._overloaded: tuple[int, ...] = ()
         self._disturbed = -math.inf
 
@@ -148,18 +147,20 @@ class JobModel:
         JobDemand
             The demand of the modelled executors.
         """
-        indices = tuple(i for i, executor in enumerate(job.executors) if executor.service_rate and not executor.pinned)
-        chosen = [job.executors[i] for i in indices]
+        chosen = np.flatnonzero((job.service_rates != 0) & ~job.pinned)
+        indices = tuple(chosen.tolist())
         self.learn(job, now)
         overloads = self._overloaded
         can_relieve = not set(overloads).isdisjoint(indices)
-        queues = Queues.of(chosen, _entering(job))
+        queues = Queues.of(job, chosen)
         target = self._target(job)
-        limits = np.maximum(most[list(indices)], 1)
-        current = np.array([executor.total_cores for executor in chosen], dtype=np.int64)
-        working = _working(chosen)
+        limits = np.maximum(most[chosen], 1)
+        current, working = job.total_cores[chosen], job.working_cores[chosen]
         source_lag = 0.0 if overloads or int(current.sum()) >= available else self._source_lag(job)
-        planned = self._planned_overloaded(queues, chosen) if can_relieve else self._planned(queues, chosen, source_lag)
+        if can_relieve:
+            planned = self._planned_overloaded(queues, job.throughputs[chosen])
+        else:
+            planned = self._planned(queues, self._backlog(job)[chosen], source_lag)
         satisfied, feasible = not can_relieve and planned.latency(current) <= min(target, MOST_LATENCY), True
         if satisfied:
             needed = self._without_surplus(queues, target, current)
@@ -168,10 +169,10 @@ class JobModel:
             satisfied = not can_relieve and not wanted.feasible and _is_near(planned, current, wanted)
             needed = current if satisfied else wanted.cores
             feasible = job.latency_target is None or self._feasible(wanted, available, can_relieve, current)
-        self._remember(job, now, indices, needed)
-        keep = self._keep(job, now, indices, needed, working, current, satisfied, float(queues.loads.sum()))
+        self._remember(job, now, chosen, needed)
+        keep = self._keep(job, now, chosen, needed, working, current, satisfied, float(queues.loads.sum()))
         if satisfied:
-            recent = self._most(job, now, indices, self._settings.yield_after)
+            recent = self._most(job, now, chosen, self._settings.yield_after)
             needed = np.minimum(current, np.maximum(needed, np.minimum(recent, working)))
         return JobDemand(
             indices, planned, target, limits, current, needed, keep, overloads, satisfied, feasible,
@@ -194,13 +195,13 @@ class JobModel:
             Seconds; None while an executor is overloaded, since the offered load is unknown then, and before the first
             measurement.
         """
-        known = [i for i, executor in enumerate(job.executors) if executor.service_rate]
-        if not known or self._overloaded:
+        known = np.flatnonzero(job.service_rates)
+        if not known.size or self._overloaded:
             return None
-        queues = Queues.of([job.executors[i] for i in known], _entering(job))
+        queues = Queues.of(job, known)
         if not queues.arrival.any():
             return None
-        held, working = job.total_cores, _working(job.executors)
+        held, working = job.total_cores, job.working_cores
         # Those that do not speed an executor up are among the cores that it has now.
         working = np.where(cores > held, cores - held + working, np.minimum(cores, working))
         return self._calibration.hop + self._calibration.error * queues.latency(working[known])
@@ -215,61 +216,52 @@ class JobModel:
         before = np.zeros(len(job.executors), dtype=np.bool_)
         before[[index for index in self._overloaded if index < len(before)]] = True
         self._overloaded = tuple(np.flatnonzero(overloaded(job, self._settings, before)).tolist())
-        sojourn = _sojourn(job)
-        self._lag.add(None if job.latency is None or sojourn is None else job.latency - sojourn, now)
-        cores = tuple(job.total_cores.tolist())
-        if self._overloaded or cores != self._cores:
-            self._cores, self._disturbed = cores, now
+        self._lag.add(None if job.latency is None or job.sojourn is None else job.latency - job.sojourn, now)
+        if self._overloaded or not np.array_equal(job.total_cores, self._cores):
+            self._cores, self._disturbed = job.total_cores, now
         if now - self._disturbed >= CALM:
             self._compare(job)
 
     def _compare(self, job: JobSnapshot) -> None:
-        sojourn = _sojourn(job)
-        if sojourn is not None:
-            active = _active(job)
-            self._calibration.add(job.latency, sojourn, Queues.of(active, _entering(job)).latency(_working(active)))
+        if job.sojourn is not None:
+            active = job.arrival_rates > 0
+            modelled = Queues.of(job, active).latency(job.working_cores[active])
+            self._calibration.add(job.latency, job.sojourn, modelled)
 
     def _source_lag(self, job: JobSnapshot) -> float:
         """Return the source lag under backpressure, in seconds; 0 if no executor is busy."""
-        sojourn = _sojourn(job)
-        if job.latency is None or sojourn is None or max(map(utilisation, job.executors)) < BUSY:
+        if job.latency is None or job.sojourn is None or float(utilisations(job).max()) < BUSY:
             return 0.0
-        return max(0.0, job.latency - self._calibration.hop - sojourn - self._settings.backlog)
+        return max(0.0, job.latency - self._calibration.hop - job.sojourn - self._settings.backlog)
 
     def _target(self, job: JobSnapshot) -> float:
         """Return the part of the target that remains for the modelled executors, in the model's seconds."""
         if job.latency_target is None:
             return math.inf
-        pinned = [executor for executor in job.executors if executor.pinned and executor.service_rate]
+        pinned = job.pinned & (job.service_rates != 0)
         spent = 0.0
-        if pinned:
-            spent = Queues.of(pinned, _entering(job)).latency(_working(pinned))
+        if pinned.any():
+            spent = Queues.of(job, pinned).latency(job.working_cores[pinned])
         # The others cannot compensate for an overloaded pinned executor.
         spent = 0.0 if math.isinf(spent) else spent
         return (job.latency_target - self._calibration.hop) / self._calibration.error - spent
 
-    def _planned_overloaded(self, queues: Queues, executors: list[ExecutorSnapshot]) -> Queues:
+    def _planned_overloaded(self, queues: Queues, achieved: Amounts) -> Queues:
         """Return the planned load under backpressure: `growth` times the throughput, distributed as the arrivals."""
-        achieved = np.array([executor.throughput for executor in executors], dtype=np.float64)
         level = float(achieved.sum()) / arriving if (arriving := float(queues.arrival.sum())) > 0 else 0.0
         shared = queues.arrival * level if level > 0 else achieved
         return queues.with_arrival(shared, queues.external).scaled(self._settings.growth)
 
-    def _planned(self, queues: Queues, executors: list[ExecutorSnapshot], source_lag: float) -> Queues:
+    def _planned(self, queues: Queues, backlog: Amounts, source_lag: float) -> Queues:
         more = min(source_lag / self._settings.drain_within, self._settings.growth - 1)
         due = queues.scaled(self._lag.offered_ratio) if source_lag > 0 else queues
         planned = due.scaled(1 + self._settings.headroom + more)
-        return planned.with_arrival(planned.arrival + self._backlog(executors), planned.external)
+        return planned.with_arrival(planned.arrival + backlog, planned.external)
 
-    def _backlog(self, executors: list[ExecutorSnapshot]) -> Amounts:
-        """Return the tuples per second that it takes to drain the backlog beyond a short burst."""
-        excess = [
-            max(0.0, backlog_seconds(executor) - self._settings.backlog)
-            * (executor.service_rate or 0.0)
-            * executor.working_cores
-            for executor in executors
-        ]
-        return np.array(excess, dtype=np.float64) / self._settings.drain_within
+    def _backlog(self, job: JobSnapshot) -> Amounts:
+        """Return the tuples per second with which each executor drains its backlog beyond a short burst."""
+        excess = np.maximum(backlogs(job) - self._settings.backlog, 0.0) * job.service_rates * job.working_cores
+        return excess / self._settings.drain_within
 
     def _wanted(self, planned: Queues, target: float, most: Cores, available: int) -> Allocation:
         """Return the model's allocation, even if it exceeds the available cores."""
@@ -283,21 +275,21 @@ class JobModel:
             return current
         return cautious.fewest(target, int(current.sum()), current).cores
 
-    def _remember(self, job: JobSnapshot, now: float, indices: tuple[int, ...], needed: Cores) -> None:
+    def _remember(self, job: JobSnapshot, now: float, chosen: Cores, needed: Cores) -> None:
         """Record the cores needed; for executors that are not modelled, the cores held."""
         needs = job.total_cores.copy()
-        needs[list(indices)] = needed
+        needs[chosen] = needed
         self._hysteresis.add(now, needs)
 
-    def _most(self, job: JobSnapshot, now: float, indices: tuple[int, ...], seconds: float | None = None) -> Cores:
-        most: Cores = self._hysteresis.most(now, job.total_cores, seconds)[list(indices)]
+    def _most(self, job: JobSnapshot, now: float, chosen: Cores, seconds: float | None = None) -> Cores:
+        most: Cores = self._hysteresis.most(now, job.total_cores, seconds)[chosen]
         return most
 
     def _keep(
         self,
         job: JobSnapshot,
         now: float,
-        indices: tuple[int, ...],
+        chosen: Cores,
         needed: Cores,
         working: Cores,
         current: Cores,
@@ -311,7 +303,7 @@ class JobModel:
             self._hysteresis.grown(now)
         if job.latency_target is None:
             return np.maximum(needed, working)
-        keep = np.maximum(needed, np.minimum(working, self._most(job, now, indices)))
+        keep = np.maximum(needed, np.minimum(working, self._most(job, now, chosen)))
         if satisfied and (keep < current).any():
             self._hysteresis.released(now, load)
         return keep
@@ -321,26 +313,6 @@ class JobModel:
         if can_relieve:
             return int(current.sum()) < available
         return wanted.feasible and int(wanted.cores.sum()) <= available
-
-
-def _working(executors: Sequence[ExecutorSnapshot]) -> Cores:
-    return np.array([executor.working_cores for executor in executors], dtype=np.int64)
-
-
-def _entering(job: JobSnapshot) -> float:
-    return sum(executor.arrival_rate for executor in job.executors if executor.entry)
-
-
-def _active(job: JobSnapshot) -> list[ExecutorSnapshot]:
-    return [executor for executor in job.executors if executor.arrival_rate > 0]
-
-
-def _sojourn(job: JobSnapshot) -> float | None:
-    """Return the measured seconds that a tuple spends in all executors it passes; None if unknown."""
-    active, entering = _active(job), _entering(job)
-    if not active or entering <= 0 or any(one.sojourn is None or not one.service_rate for one in active):
-        return None
-    return sum(one.arrival_rate * (one.sojourn or 0.0) for one in active) / entering
 
 
 def _is_near(planned: Queues, current: Cores, wanted: Allocation) -> bool:

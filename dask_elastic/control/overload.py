@@ -73,11 +73,20 @@ def overloaded(job: JobSnapshot, settings: ControlSettings, before: NDArray[np.b
     array of bool
         Whether each executor is overloaded.
     """
-    executors = job.executors
-    service = np.array([executor.service_rate or 0.0 for executor in executors], dtype=np.float64)
-    capacity = service * np.array([executor.working_cores for executor in executors], dtype=np.int64)
-    known = np.where(capacity > 0, capacity, np.inf)
-    busy = np.array([executor.throughput for executor in executors]) / known
-    backlog = np.array([executor.queue for executor in executors]) / known
-    waits = backlog >= np.where(before, settings.backlog / 2, settings.backlog)
-    return (capacity > 0) & (busy >= settings.saturation) & waits
+    capacity = job.service_rates * job.working_cores
+    waits = _per_capacity(job.queues, capacity) >= np.where(before, settings.backlog / 2, settings.backlog)
+    return (capacity > 0) & (_per_capacity(job.throughputs, capacity) >= settings.saturation) & waits
+
+
+def utilisations(job: JobSnapshot) -> NDArray[np.float64]:
+    """Return `utilisation` of each executor of a job."""
+    return _per_capacity(job.throughputs, job.service_rates * job.working_cores)
+
+
+def backlogs(job: JobSnapshot) -> NDArray[np.float64]:
+    """Return `backlog_seconds` of each executor of a job."""
+    return _per_capacity(job.queues, job.service_rates * job.working_cores)
+
+
+def _per_capacity(amounts: NDArray[np.float64], capacity: NDArray[np.float64]) -> NDArray[np.float64]:
+    return amounts / np.where(capacity > 0, capacity, np.inf)

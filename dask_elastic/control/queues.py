@@ -7,7 +7,6 @@ mean rows per sub-batch, and each customer is weighted by its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.model.jackson import Allocation, allocate, expected_latency
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.snapshot import ExecutorSnapshot
+from dask_elastic.vocab.snapshot import JobSnapshot
 
 Amounts = NDArray[np.float64]
 Cores = NDArray[np.int64]
@@ -57,15 +56,15 @@ class Queues:
             raise PlanningError(f"arrival, service and rows have {lengths} entries: give one of each per executor.")
 
     @classmethod
-    def of(cls, executors: Sequence[ExecutorSnapshot], external: float) -> Queues:
-        """Return the queues of executors, all of which have a service rate.
+    def of(cls, job: JobSnapshot, chosen: Cores | NDArray[np.bool_]) -> Queues:
+        """Return the queues of some executors of a job, all of which have a service rate.
 
         Parameters
         ----------
-        executors : sequence of ExecutorSnapshot
-            The executors.
-        external : float
-            Tuples per second that enter the topology.
+        job : JobSnapshot
+            The job's measurements.
+        chosen : array of int or bool
+            The executors, as indices or as a mask.
 
         Returns
         -------
@@ -73,10 +72,10 @@ class Queues:
             One queue per executor.
         """
         return cls(
-            external,
-            np.array([executor.arrival_rate for executor in executors], dtype=np.float64),
-            np.array([executor.service_rate for executor in executors], dtype=np.float64),
-            np.array([max(executor.customer_rows, 1.0) for executor in executors], dtype=np.float64),
+            job.entering,
+            job.arrival_rates[chosen],
+            job.service_rates[chosen],
+            np.maximum(job.customer_rows[chosen], 1.0),
         )
 
     @property

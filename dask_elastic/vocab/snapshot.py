@@ -331,6 +331,56 @@ class JobSnapshot:
         return np.array([executor.total_cores for executor in self.executors], dtype=np.int64)
 
     @cached_property
+    def working_cores(self) -> NDArray[np.int64]:
+        """Cores of each executor without those that do not speed it up."""
+        if all(executor.enough_cores is None for executor in self.executors):
+            return self.total_cores
+        return np.array([executor.working_cores for executor in self.executors], dtype=np.int64)
+
+    @cached_property
+    def arrival_rates(self) -> NDArray[np.float64]:
+        """Arriving tuples per second of each executor, λ."""
+        return np.array([executor.arrival_rate for executor in self.executors], dtype=np.float64)
+
+    @cached_property
+    def service_rates(self) -> NDArray[np.float64]:
+        """Tuples per busy second of one core of each executor, μ; 0 until the first tuple was processed."""
+        return np.array([executor.service_rate or 0.0 for executor in self.executors], dtype=np.float64)
+
+    @cached_property
+    def throughputs(self) -> NDArray[np.float64]:
+        """Processed tuples per second of each executor."""
+        return np.array([executor.throughput for executor in self.executors], dtype=np.float64)
+
+    @cached_property
+    def customer_rows(self) -> NDArray[np.float64]:
+        """Mean tuples of a sub-batch that reaches a task of each executor."""
+        return np.array([executor.customer_rows for executor in self.executors], dtype=np.float64)
+
+    @cached_property
+    def queues(self) -> NDArray[np.float64]:
+        """Queued tuples of each executor."""
+        return np.array([executor.queue for executor in self.executors], dtype=np.float64)
+
+    @cached_property
+    def pinned(self) -> NDArray[np.bool_]:
+        """Whether a user fixed the cores of each executor."""
+        return np.array([executor.pinned for executor in self.executors], dtype=np.bool_)
+
+    @cached_property
+    def entering(self) -> float:
+        """Tuples per second that arrive from sources, at all executors."""
+        return sum(executor.arrival_rate for executor in self.executors if executor.entry)
+
+    @cached_property
+    def sojourn(self) -> float | None:
+        """The measured seconds that a tuple spends in all executors that it passes; None if unknown."""
+        busy = [one for one in self.executors if one.arrival_rate > 0]
+        if not busy or self.entering <= 0 or any(one.sojourn is None or not one.service_rate for one in busy):
+            return None
+        return sum(one.arrival_rate * (one.sojourn or 0.0) for one in busy) / self.entering
+
+    @cached_property
     def heaviest_shards(self) -> NDArray[np.float64]:
         """The fraction of its load that the most loaded shard of each executor carries, as `heaviest_shard` of each."""
         found = np.zeros(len(self.executors))

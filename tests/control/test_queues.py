@@ -12,7 +12,7 @@ from dask_elastic.control.queues import NO_LIMIT, Queues
 from dask_elastic.model.jackson import allocate, expected_latency
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot
 
 
 def queues(arrival, service, rows=None, external=None):
@@ -27,7 +27,7 @@ def unlimited(count):
 
 def test_queues_of_executors_have_their_rates():
     executor = ExecutorSnapshot(ExecutorId("op", 0), 0, {0: 2}, 900.0, 500.0, customer_rows=0.5)
-    made = Queues.of([executor], 900.0)
+    made = Queues.of(JobSnapshot("words", 1, (executor,)), np.array([0]))
     assert made.loads.tolist() == [1.8]
     assert made.rows.tolist() == [1.0]
     assert made.is_stable(np.array([2]))

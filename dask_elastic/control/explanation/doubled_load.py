@@ -128,11 +128,10 @@ def _busier(executor: ExecutorSnapshot, overloaded: bool) -> ExecutorSnapshot:
 def _latency(preview: Preview, counts: Cores) -> float | None:
     """Return the latency that the model predicts for these cores; None while the demand is unknown."""
     job, demand = preview.job_plan.job, preview.job_plan.demand
-    known = [index for index, executor in enumerate(job.executors) if executor.service_rate]
-    if not known or demand.overloaded:
+    known = np.flatnonzero(job.service_rates)
+    if not known.size or demand.overloaded:
         return None
-    entering = sum(executor.arrival_rate for executor in job.executors if executor.entry)
-    queues = Queues.of([job.executors[index] for index in known], entering)
+    queues = Queues.of(job, known)
     if not queues.arrival.any():
         return None
     return demand.hop + demand.error * queues.latency(counts[known])
