@@ -129,26 +129,24 @@ class GilBound:
         for job in snapshot.jobs:
             of = job_key(job)
             known = self._experiments.setdefault(of, {})
-            experiments = [self._experiment(known, executor, addresses, snapshot.now) for executor in job.executors]
+            experiments = self._current(known, job, addresses, snapshot.now)
             before = np.array([experiment.is_overloaded for experiment in experiments], dtype=np.bool_)
-            overloads = overloaded(job, self._settings, before).tolist()
-            skewed = (job.heaviest_shards * job.total_cores > SKEWED).tolist()
-            for executor, experiment, is_overloaded, is_skewed in zip(
-                job.executors, experiments, overloads, skewed, strict=True
-            ):
-                if is_overloaded:
-                    self._measure(of, executor, experiment, is_skewed, snapshot.now)
-                else:
+            overloads = overloaded(job, self._settings, before)
+            for experiment, is_overloaded in zip(experiments, overloads.tolist(), strict=True):
+                if not is_overloaded and (experiment.is_overloaded or experiment.rates or experiment.before):
                     self._rest(experiment, snapshot.now)
+            if overloads.any():
+                skewed = job.heaviest_shards * job.total_cores > SKEWED
+                for index in np.flatnonzero(overloads).tolist():
+                    self._measure(of, job.executors[index], experiments[index], bool(skewed[index]), snapshot.now)
         self._take_reports(snapshot)
 
     def _take_reports(self, snapshot: Snapshot) -> None:
         reported: dict[tuple[JobKey, str], int] = {}
         for job in snapshot.jobs:
-            for executor in job.executors:
-                if executor.enough_cores is not None:
-                    key = job_key(job), executor.executor.component
-                    reported[key] = max(reported.get(key, 0), executor.enough_cores)
+            for executor in [executor for executor in job.executors if executor.enough_cores is not None]:
+                key = job_key(job), executor.executor.component
+                reported[key] = max(reported.get(key, 0), executor.enough_cores or 0)
         for key in self._reported - reported.keys():
             self._findings.pop(key, None)
         self._findings |= {key: _Finding(snapshot.now, most) for key, most in reported.items()}
@@ -226,13 +224,23 @@ class GilBound:
         achieved = executor.throughput / _mean(experiment.before.rates) - 1
         return achieved < VISIBLE * expected
 
+    def _current(
+        self, known: dict[ExecutorId, _Experiment], job: JobSnapshot, addresses: Sequence[str], now: float
+    ) -> list[_Experiment]:
+        """Return the experiments of a job's executors; new ones for those whose cores have changed."""
+        found = [known.get(executor.executor) for executor in job.executors]
+        return [
+            experiment
+            if experiment is not None and experiment.held == executor.cores
+            else self._experiment(known, executor, addresses, now)
+            for experiment, executor in zip(found, job.executors, strict=True)
+        ]
+
     def _experiment(
         self, known: dict[ExecutorId, _Experiment], executor: ExecutorSnapshot, addresses: Sequence[str], now: float
     ) -> _Experiment:
-        """Return the experiment of an executor; a new one if its cores have changed."""
+        """Return the experiment of an executor whose cores or their numbers have changed; a new one for other cores."""
         experiment = known.get(executor.executor)
-        if experiment is not None and experiment.held == executor.cores:
-            return experiment
         cores = {addresses[node]: count for node, count in executor.cores.items()}
         if experiment is None:
             known[executor.executor] = experiment = _Experiment(cores, executor.cores, now - self._settings.settle, now)
