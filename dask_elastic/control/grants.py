@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.control.guard import ProposedChange
-from dask_elastic.control.keys import ExecutorKey
 from dask_elastic.migration.move_work import MOVE_SECONDS
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
@@ -17,6 +17,7 @@ from dask_elastic.vocab.plan import CoreChange
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
 
 Cores = NDArray[np.int64]
+Amounts = NDArray[np.float64]
 
 AWAY = 0.75
 """Factor on the data intensity of an executor that has remote cores, so that noise around the threshold does not move
@@ -29,36 +30,37 @@ BUSY_PAUSE = 0.05
 """Seconds for which rows of a shard wait when it leaves a task that is busy."""
 
 
-class Grant(NamedTuple):
-    """The cores granted to one executor whose cores may change.
+@dataclass(frozen=True, eq=False)
+class Grants:
+    """The cores granted to the executors of one job whose cores may change; arrays have one entry for each of them.
 
     Parameters
     ----------
     job : JobSnapshot
-        Its job.
-    executor : ExecutorSnapshot
-        Its measurements.
-    granted : int
-        Number of cores it is to have at least.
-    keep : int
-        Number of cores it keeps unless another executor needs them.
-    per_node : int
-        Number of cores of one node that speed it up, 0 for no limit.
+        The job.
+    indices : array of int
+        These executors, by their index in the job.
+    granted : array of int
+        Number of cores that each is to have at least.
+    keep : array of int
+        Number of cores that each keeps unless another executor needs them.
+    per_node : array of int
+        Number of cores of one node that speed each up, 0 for no limit.
     urgent : bool
-        Whether growing it is exempt from the cooldown.
+        Whether growing them is exempt from the cooldown.
     """
 
     job: JobSnapshot
-    executor: ExecutorSnapshot
-    granted: int
-    keep: int
-    per_node: int
+    indices: Cores
+    granted: Cores
+    keep: Cores
+    per_node: Cores
     urgent: bool
 
-    @property
-    def key(self) -> ExecutorKey:
-        """Job, generation and executor."""
-        return self.job.name, self.job.generation, self.executor.executor
+    @cached_property
+    def executors(self) -> list[ExecutorSnapshot]:
+        """The measurements of these executors."""
+        return [self.job.executors[index] for index in self.indices.tolist()]
 
 
 def occupied(executors: Sequence[ExecutorSnapshot], nodes: int) -> Cores:
@@ -76,14 +78,14 @@ def usable(nodes: Sequence[NodeSnapshot]) -> Cores:
 
 
 def core_problem(
-    grants: Sequence[Grant], nodes: Sequence[NodeSnapshot], capacity: Cores, threshold: float
+    grants: Sequence[Grants], nodes: Sequence[NodeSnapshot], capacity: Cores, threshold: float
 ) -> CoreProblem:
     """Return the problem of assigning cores of nodes to the granted executors.
 
     Parameters
     ----------
-    grants : sequence of Grant
-        The executors.
+    grants : sequence of Grants
+        The executors of each job.
     nodes : sequence of NodeSnapshot
         The nodes.
     capacity : array of int
@@ -94,7 +96,7 @@ def core_problem(
     Returns
     -------
     CoreProblem
-        The problem, with executors in the order of `grants`.
+        The problem, with the jobs in the order of `grants`.
 
     Notes
     -----
@@ -104,47 +106,51 @@ def core_problem(
     state that is nearly all: hundreds of shards, each of which takes some work, and rows that wait for them. Otherwise
     a busy executor with a few bytes less would leave its home for an idle one.
     """
+    executors = [executor for one in grants for executor in one.executors]
     return CoreProblem(
-        current=CoreColumns(len(nodes), [_column(grant.executor.cores) for grant in grants]),
-        granted=np.array([grant.granted for grant in grants], dtype=np.int64),
+        current=CoreColumns(len(nodes), [_column(executor.cores) for executor in executors]),
+        granted=np.concatenate([one.granted for one in grants]),
         capacity=capacity,
-        state_bytes=np.array([_moving_bytes(grant.executor) for grant in grants], dtype=np.float64),
-        home=np.array([grant.executor.home for grant in grants], dtype=np.int64),
-        intensity=np.array([_intensity(grant.executor, nodes) for grant in grants], dtype=np.float64),
+        state_bytes=np.concatenate([_moving_bytes(one) for one in grants]),
+        home=np.array([executor.home for executor in executors], dtype=np.int64),
+        intensity=np.concatenate([_intensity(one, nodes) for one in grants]),
         threshold=threshold,
     )
 
 
-def _moving_bytes(executor: ExecutorSnapshot) -> float:
-    shards = 0 if executor.shard_load is None else len(executor.shard_load)
-    if not shards:
-        return float(executor.state_bytes)
-    busy = executor.throughput / executor.service_rate if executor.service_rate else 0.0
-    return executor.state_bytes + BYTES_PER_SECOND * (MOVE_SECONDS * shards + BUSY_PAUSE * busy)
+def _moving_bytes(grants: Grants) -> Amounts:
+    job, executors = grants.job, grants.executors
+    state = np.array([executor.state_bytes for executor in executors], dtype=np.float64)
+    loads = [executor.shard_load for executor in executors]
+    shards = np.array([0 if load is None else len(load) for load in loads], dtype=np.int64)
+    service = job.service_rates[grants.indices]
+    busy = job.throughputs[grants.indices] / np.where(service != 0, service, np.inf)
+    return np.where(shards > 0, state + BYTES_PER_SECOND * (MOVE_SECONDS * shards + BUSY_PAUSE * busy), state)
 
 
 def _column(cores: Mapping[int, int]) -> Mapping[int, int]:
-    # That of one node needs no order, and the mappings of a snapshot do not change.
-    return cores if len(cores) == 1 else by_node(cores)
+    # The mappings of a snapshot do not change, and most are in the order of nodes.
+    return cores if len(cores) == 1 or (nodes := list(cores)) == sorted(nodes) else by_node(cores)
 
 
-def _intensity(executor: ExecutorSnapshot, nodes: Sequence[NodeSnapshot]) -> float:
-    if nodes[executor.home].retiring or not executor.cores:
-        return 0.0
-    per_core = (executor.bytes_in + executor.bytes_out) / executor.total_cores
-    at_home = len(executor.cores) == 1 and executor.home in executor.cores
-    return per_core if at_home else per_core * AWAY
+def _intensity(grants: Grants, nodes: Sequence[NodeSnapshot]) -> Amounts:
+    executors, total = grants.executors, grants.job.total_cores[grants.indices]
+    retiring = [node.retiring for node in nodes]
+    stays = np.array([not retiring[executor.home] for executor in executors], dtype=np.bool_)
+    at_home = np.array([len(one.cores) == 1 and one.home in one.cores for one in executors], dtype=np.bool_)
+    per_core = np.array([one.bytes_in + one.bytes_out for one in executors], dtype=np.float64) / np.maximum(total, 1)
+    return np.where(stays & (total > 0), np.where(at_home, per_core, per_core * AWAY), 0.0)
 
 
 def proposed_changes(
-    grants: Sequence[Grant], nodes: Sequence[NodeSnapshot], before: CoreProblem, after: CoreColumns
+    grants: Sequence[Grants], nodes: Sequence[NodeSnapshot], before: CoreProblem, after: CoreColumns
 ) -> list[ProposedChange]:
     """Return the changes between two assignments; urgent are urgent growth, and leaving a retiring node.
 
     Parameters
     ----------
-    grants : sequence of Grant
-        The executors.
+    grants : sequence of Grants
+        The executors of each job.
     nodes : sequence of NodeSnapshot
         The nodes.
     before : CoreProblem
@@ -158,12 +164,17 @@ def proposed_changes(
         One change per executor whose cores differ.
     """
     retiring = {index for index, node in enumerate(nodes) if node.retiring}
+    # One iterator over the executors of all jobs.
+    columns = zip(before.columns.columns, after.columns, strict=True)
     found = []
-    for grant, old, new in zip(grants, before.columns.columns, after.columns, strict=True):
-        if old is not new and old != new:
-            more = sum(new.values()) - sum(old.values())
-            urgent = not retiring.isdisjoint(old) or (grant.urgent and more > 0)
-            found.append(ProposedChange(grant.key, old, new, _moved(old, new, grant.executor.state_bytes), urgent))
+    for one in grants:
+        job = one.job
+        for executor, (old, new) in zip(one.executors, columns, strict=False):
+            if old is not new and old != new:
+                more = sum(new.values()) - sum(old.values())
+                urgent = not retiring.isdisjoint(old) or (one.urgent and more > 0)
+                key = job.name, job.generation, executor.executor
+                found.append(ProposedChange(key, old, new, _moved(old, new, executor.state_bytes), urgent))
     return found
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from dask_elastic.control.assignment import assign, with_room
 from dask_elastic.control.decision_writer import DecisionWriter, JobPlan, Preview
 from dask_elastic.control.demand import JobModel
 from dask_elastic.control.gil_bound import GilBound
-from dask_elastic.control.grants import Grant, core_change, core_problem, occupied, proposed_changes, usable
+from dask_elastic.control.grants import Grants, core_change, core_problem, occupied, proposed_changes, usable
 from dask_elastic.control.guard import Admission, Guard, ProposedChange
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.queues import NO_LIMIT
@@ -35,6 +36,7 @@ from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 Cores = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def _no_clock() -> float:
@@ -213,20 +215,16 @@ class ControlLoop:
         slots = usable(snapshot.nodes)
         free, movable = _split(snapshot, jobs, slots)
         job_plans = self._job_plans(jobs, free, movable, snapshot)
-        grants = [
-            grant
-            for job_plan in job_plans
-            for grant in self._grants(job_plan, movable[job_plan.job.name], snapshot.now)
-        ]
-        if not grants or not slots.any():
+        grants = [self._grants(job_plan, movable[job_plan.job.name], snapshot.now) for job_plan in job_plans]
+        if not any(one.executors for one in grants) or not slots.any():
             return job_plans, Admission((), {})
         before = with_room(core_problem(grants, snapshot.nodes, free, self.settings.locality_threshold), slots)
         self._pause()
         after = assign(
             before,
-            [self._planner or grant.job.planner for grant in grants],
-            np.array([grant.keep for grant in grants], dtype=np.int64),
-            np.array([grant.per_node for grant in grants], dtype=np.int64),
+            [self._planner or one.job.planner for one in grants for _ in one.executors],
+            np.concatenate([one.keep for one in grants]),
+            np.concatenate([one.per_node for one in grants]),
             [node.host for node in snapshot.nodes],
             self.settings.seed,
         )
@@ -239,11 +237,11 @@ class ControlLoop:
         return [_with_changes(job_plan, proposed, admission) for job_plan in job_plans], admission
 
     def _job_plans(
-        self, jobs: Sequence[JobSnapshot], free: Cores, movable: Mapping[str, list[int]], snapshot: Snapshot
+        self, jobs: Sequence[JobSnapshot], free: Cores, movable: Mapping[str, Mask], snapshot: Snapshot
     ) -> list[JobPlan]:
         """Compute each job's demand and the cores it gets."""
         reserved = [self._reserved(job, movable[job.name], snapshot.now) for job in jobs]
-        counts = [len(movable[job.name]) for job in jobs]
+        counts = [int(movable[job.name].sum()) for job in jobs]
         total = int(free.sum()) - sum(sum(cores.values()) for cores in reserved)
         modelled = [count - len(cores) for count, cores in zip(counts, reserved, strict=True)]
         demands = []
@@ -265,7 +263,7 @@ class ControlLoop:
             for job, demand, share in zip(jobs, demands, shares, strict=True)
         ]
 
-    def _reserved(self, job: JobSnapshot, movable: Sequence[int], now: float) -> dict[int, int]:
+    def _reserved(self, job: JobSnapshot, movable: Mask, now: float) -> dict[int, int]:
         """Return the cores reserved for executors that the model does not cover, by the executor's index.
 
         An executor without measurements keeps its cores for a while, then one. Pinned executors are included if one of
@@ -273,17 +271,17 @@ class ControlLoop:
         """
         young = now - self._state(job).since < self.settings.release_after
         found = {}
-        for index in movable:
+        for index in np.flatnonzero(movable & (job.pinned | (job.service_rates == 0))).tolist():
             executor = job.executors[index]
-            if executor.pinned or not executor.service_rate:
-                found[index] = max(executor.total_cores if executor.pinned or young else 1, 1)
+            found[index] = max(executor.total_cores if executor.pinned or young else 1, 1)
         return found
 
     def _most(self, job: JobSnapshot, snapshot: Snapshot) -> Cores:
         """Return how many cores can speed each executor up, limited by the GIL, its shards, and unconfirmed growth."""
-        slots, bound = usable(snapshot.nodes), self._limits(job)
+        bound = self._limits(job)
         held, most = job.total_cores, np.full(len(job.executors), NO_LIMIT, dtype=np.int64)
         if bound:
+            slots = usable(snapshot.nodes)
             per_node = {name: int(np.minimum(slots, limit).sum()) for name, limit in bound.items()}
             most[:] = [per_node.get(executor.executor.component, NO_LIMIT) for executor in job.executors]
         skewed = (held > 1) & (job.heaviest_shards > 0)
@@ -293,32 +291,31 @@ class ControlLoop:
             most[unsure] = np.minimum(most[unsure], held[unsure])
         return np.maximum(most, 1)
 
-    def _grants(self, job_plan: JobPlan, movable: Sequence[int], now: float) -> list[Grant]:
+    def _grants(self, job_plan: JobPlan, movable: Mask, now: float) -> Grants:
         self._pause()
-        job, demand, portion = job_plan.job, job_plan.demand, job_plan.portion
-        positions = {index: position for position, index in enumerate(demand.indices)}
-        reserved = self._reserved(job, movable, now)
-        cores, kept, limits = portion.cores.tolist(), portion.keep.tolist(), self._limits(job)
+        job, demand, portion, limits = job_plan.job, job_plan.demand, job_plan.portion, self._limits(job_plan.job)
+        granted, keep, modelled = np.zeros_like(job.total_cores), job.total_cores.copy(), list(demand.indices)
+        granted[modelled], keep[modelled] = portion.cores, portion.keep
+        for index, count in self._reserved(job, movable, now).items():
+            granted[index] = count
+        per_node = np.zeros_like(granted)
+        if limits:
+            per_node[:] = [limits.get(executor.executor.component, 0) for executor in job.executors]
+            per_node[job.pinned] = 0
         missed = job.latency_target is not None and (job.latency or 0.0) > job.latency_target
         urgent = bool(demand.overloaded) or missed or not demand.queues.is_stable(demand.current)
-        grants = []
-        for index in movable:
-            executor, position = job.executors[index], positions.get(index)
-            if position is None:
-                granted, keep = reserved[index], executor.total_cores
-            else:
-                granted, keep = cores[position], kept[position]
-            per_node = 0 if executor.pinned or not limits else limits.get(executor.executor.component, 0)
-            grants.append(Grant(job, executor, granted, keep, per_node, urgent))
-        return grants
+        return Grants(job, np.flatnonzero(movable), granted[movable], keep[movable], per_node[movable], urgent)
 
     def _outlook(self, job_plan: JobPlan) -> Outlook:
         """Return the prediction for a job after its changes are carried out."""
         self._pause()
         job = job_plan.job
-        after = {change.key[2]: sum(change.after.values()) for change in job_plan.changes} if job_plan.applied else {}
-        cores = [after.get(executor.executor, executor.total_cores) for executor in job.executors]
-        predicted = self._state(job).model.predicted(job, np.array(cores, dtype=np.int64))
+        cores = job.total_cores
+        if job_plan.applied:
+            after = {change.key[2]: sum(change.after.values()) for change in job_plan.changes}
+            planned = [after.get(executor.executor, executor.total_cores) for executor in job.executors]
+            cores = np.array(planned, dtype=np.int64)
+        predicted = self._state(job).model.predicted(job, cores)
         bound = self._bound.operators(job)
         return Outlook(predicted, job_plan.demand.feasible, max(job_plan.portion.starved, 0), bound)
 
@@ -338,22 +335,18 @@ class ControlLoop:
         return found
 
 
-def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tuple[Cores, dict[str, list[int]]]:
-    """Return the cores available to the jobs, and by job the indices of the executors whose cores may change."""
-    movable = {
-        job.name: [
-            index
-            for index, executor in enumerate(job.executors)
-            if not executor.pinned or any(snapshot.nodes[node].retiring for node in executor.cores)
-        ]
-        for job in jobs
-    }
-    chosen = {id(job): set(movable[job.name]) for job in jobs}
+def _split(snapshot: Snapshot, jobs: Sequence[JobSnapshot], slots: Cores) -> tuple[Cores, dict[str, Mask]]:
+    """Return the cores available to the jobs, and by job whether the cores of each executor may change."""
+    retiring = {number for number, node in enumerate(snapshot.nodes) if node.retiring}
+    movable, chosen = {}, set(map(id, jobs))
+    for job in jobs:
+        movable[job.name] = ~job.pinned
+        for index in np.flatnonzero(job.pinned).tolist():
+            movable[job.name][index] = not retiring.isdisjoint(job.executors[index].cores)
     fixed = [
         executor
         for job in snapshot.jobs
-        for index, executor in enumerate(job.executors)
-        if index not in chosen.get(id(job), ())
+        for executor in (compress(job.executors, ~movable[job.name]) if id(job) in chosen else job.executors)
     ]
     return np.maximum(slots - occupied(fixed, len(slots)), 0), movable
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,25 +75,29 @@ class CoreColumns:
     @cached_property
     def entries(self) -> tuple[Cores, Cores, Cores]:
         """Nodes, executors and cores of all entries, by node and then by executor."""
-        nodes = np.array([node for column in self.columns for node in column], dtype=np.int64)
-        cores = np.array([count for column in self.columns for count in column.values()], dtype=np.int64)
-        executors = np.repeat(np.arange(len(self.columns)), [len(column) for column in self.columns])
+        nodes, executors, cores = self._by_executor
         order = np.argsort(nodes, kind="stable")
         return nodes[order], executors[order], cores[order]
 
     @cached_property
+    def _by_executor(self) -> tuple[Cores, Cores, Cores]:
+        """Nodes, executors and cores of all entries, by executor."""
+        nodes = np.array(list(chain.from_iterable(self.columns)), dtype=np.int64)
+        cores = np.array(list(chain.from_iterable([column.values() for column in self.columns])), dtype=np.int64)
+        lengths = np.array(list(map(len, self.columns)), dtype=np.int64)
+        return nodes, np.repeat(np.arange(len(lengths)), lengths), cores
+
+    @cached_property
     def totals(self) -> Cores:
         """Cores of each executor."""
-        return np.array([sum(column.values()) for column in self.columns], dtype=np.int64)
+        _, executors, cores = self._by_executor
+        return np.bincount(executors, cores, len(self.columns)).astype(np.int64)
 
     @cached_property
     def per_node(self) -> Cores:
         """Cores of each node that executors have."""
-        total = [0] * self.nodes
-        for column in self.columns:
-            for node, count in column.items():
-                total[node] += count
-        return np.array(total, dtype=np.int64)
+        nodes, _, cores = self._by_executor
+        return np.bincount(nodes, cores, self.nodes).astype(np.int64)
 
     def at(self, nodes: Cores, executors: Cores) -> Cores:
         """Return the cores of some executors on some nodes.

@@ -53,6 +53,9 @@ def exact(problem: CoreProblem, intensive: NDArray[np.bool_], found: CoreColumns
         The assignment of least cost, or `found` where the limits are exceeded.
     """
     executors, nodes = range(len(problem.needed)), np.flatnonzero(problem.capacity)
+    # Each node at least doubles the table.
+    if len(nodes) > _TABLE.bit_length():
+        return found
     left = problem.capacity[nodes]
     shape = tuple((left + 1).tolist())
     if len(executors) * (len(nodes) + 1) * math.prod(shape) > _TABLE:
