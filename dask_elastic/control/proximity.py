@@ -75,6 +75,7 @@ class _Exchange:
         hosts: Sequence[str],
     ):
         self._before = current
+        self._planned = cores
         self._cores: list[Mapping[int, int]] = list(cores.columns)
         self._totals: list[int] = np.maximum(current.totals, 1).tolist()
         self._free: list[int] = (capacity - cores.per_node).tolist()
@@ -101,8 +102,7 @@ class _Exchange:
         for node in sorted(self._added):
             for executor in sorted(self._added[node]):
                 self._improve(node, executor)
-        columns = [by_node(c) if j in self._changed else c for j, c in enumerate(self._cores)]
-        return CoreColumns(self._before.nodes, columns)
+        return self._planned.replaced({executor: by_node(self._cores[executor]) for executor in self._changed})
 
     def _improve(self, node: int, executor: int) -> None:
         own, added = self._home[executor], self._added[node]

@@ -18,6 +18,9 @@ from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.row_counts import RowCounts
 
+_AT_ONCE = 128
+"""Executors whose loads of shards are compared at a time."""
+
 
 @dataclass(frozen=True)
 class NodeSnapshot:
@@ -387,8 +390,9 @@ class JobSnapshot:
         loads = [
             (i, e.shard_load) for i, e in enumerate(self.executors) if e.shard_load is not None and len(e.shard_load)
         ]
-        if loads:
-            indices, arrays = zip(*loads, strict=True)
+        # As many at a time as stay in the processor's cache.
+        for start in range(0, len(loads), _AT_ONCE):
+            indices, arrays = zip(*loads[start : start + _AT_ONCE], strict=True)
             flat, first = np.concatenate(arrays), np.cumsum([0, *map(len, arrays[:-1])])
             total = np.add.reduceat(flat, first)
             heaviest = np.maximum.reduceat(flat, first)

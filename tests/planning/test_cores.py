@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dask_elastic.planning.cores import CoreAssignment, assign_cores, migration_cost
 from dask_elastic.planning.cores import exact as module
+from dask_elastic.planning.cores.columns import CoreColumns
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 THRESHOLD = 512 * 1024
@@ -312,3 +313,30 @@ def test_core_assignment_at_paper_size_is_fast(slowness):
         spent.append(time.perf_counter() - start)
     check(problem, plan)
     assert min(spent) < 0.03 * slowness()
+
+
+def random_columns(random, nodes, executors):
+    matrix = random.integers(0, 4, (nodes, executors)) * (random.random((nodes, executors)) < 0.3)
+    return CoreColumns.of(matrix).columns
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sums_of_replaced_columns_are_those_of_all_columns(seed):
+    random = np.random.default_rng(seed)
+    nodes, executors = int(random.integers(1, 9)), int(random.integers(1, 12))
+    before, after = (random_columns(random, nodes, executors) for _ in range(2))
+    chosen = np.flatnonzero(random.random(executors) < 0.5).tolist()
+    kept = CoreColumns(nodes, before)
+    made = kept.replaced({executor: after[executor] for executor in chosen})
+    expected = CoreColumns(nodes, [(after if j in chosen else before)[j] for j in range(executors)])
+    assert made.columns == expected.columns
+    assert made.totals.tolist() == expected.matrix.sum(axis=0).tolist() == expected.totals.tolist()
+    assert made.per_node.tolist() == expected.matrix.sum(axis=1).tolist() == expected.per_node.tolist()
+    assert kept.totals.tolist() == CoreColumns(nodes, before).totals.tolist()
+
+
+def test_columns_without_executors_have_sums():
+    none = CoreColumns(2, [])
+    assert none.totals.tolist() == []
+    assert none.per_node.tolist() == [0, 0]
+    assert none.replaced({}) is none

@@ -111,8 +111,11 @@ def migration_cost(old: ArrayLike, new: ArrayLike, state_bytes: ArrayLike) -> fl
 
 def _cost(before: CoreColumns, after: CoreColumns, state_bytes: Amounts) -> float:
     nodes, executors, cores = before.entries
-    stays = after.at(nodes, executors) / np.maximum(after.totals, 1)[executors]
-    leaves = np.maximum(cores / before.totals[executors] - stays, 0.0)
+    changed = np.array([old is not new for old, new in zip(before.columns, after.columns, strict=True)], dtype=np.bool_)
+    leaves, found = np.zeros(len(cores)), changed[executors]
+    nodes, of = nodes[found], executors[found]
+    stays = after.at(nodes, of) / np.maximum(after.totals, 1)[of]
+    leaves[found] = np.maximum(cores[found] / before.totals[of] - stays, 0.0)
     return float((leaves * state_bytes[executors]).sum())
 
 

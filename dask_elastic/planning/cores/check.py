@@ -40,7 +40,8 @@ def validate(problem: CoreProblem, solution: CoreAssignment, planner: str = "") 
     cores, who = solution.columns, f"planner {planner!r}" if planner else "the planner"
     if cores.shape != problem.columns.shape:
         raise InvalidPlan(f"{who} returns shape {cores.shape}: the problem has {problem.columns.shape}.")
-    least = min((count for column in cores.columns for count in column.values()), default=0)
+    pairs = zip(problem.columns.columns, cores.columns, strict=True)
+    least = min((count for old, new in pairs if new is not old for count in new.values()), default=0)
     if least < 0:
         raise InvalidPlan(f"{who} returns {counted(least, 'core')} of a node for an executor.")
     crowded = np.flatnonzero(cores.per_node > problem.capacity)

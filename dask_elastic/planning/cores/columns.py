@@ -132,6 +132,32 @@ class CoreColumns:
             return self
         return CoreColumns(self.nodes, [self.columns[executor] for executor in np.flatnonzero(chosen).tolist()])
 
+    def replaced(self, others: Mapping[int, Mapping[int, int]]) -> CoreColumns:
+        """Return the cores with those of some executors replaced; sums are not made anew for the others.
+
+        Parameters
+        ----------
+        others : mapping of int to mapping of int to int
+            The cores of these executors by node, in the order of nodes and without entries of 0.
+
+        Returns
+        -------
+        CoreColumns
+            All cores.
+        """
+        if not others:
+            return self
+        columns = list(self.columns)
+        before = CoreColumns(self.nodes, [columns[executor] for executor in others])
+        after = CoreColumns(self.nodes, list(others.values()))
+        for executor, column in others.items():
+            columns[executor] = column
+        made = CoreColumns(self.nodes, columns)
+        made.per_node = self.per_node - before.per_node + after.per_node
+        made.totals = self.totals.copy()
+        made.totals[list(others)] = after.totals
+        return made
+
     def put(self, chosen: NDArray[np.bool_], others: CoreColumns) -> CoreColumns:
         """Return the cores with those of some executors replaced.
 

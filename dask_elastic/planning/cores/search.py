@@ -83,10 +83,9 @@ class CoreSearch:
         costly = [j for j in self._touched if not self._intensive[j] and self._costs[j] > _GAIN * self._state[j]]
         for _ in range(_ROUNDS):
             costly = [j for j in sorted(costly, key=lambda j: (-self._costs[j], j)) if self._improve(j)]
-        columns = list(self._problem.columns.columns)
-        for executor in self._touched:
-            columns[executor] = by_node(self._columns[executor])
-        return CoreColumns(len(self._free), columns)
+        return self._problem.columns.replaced(
+            {executor: by_node(self._columns[executor]) for executor in self._touched}
+        )
 
     def _losses(self, node: int, forced: bool = False) -> list[tuple[float, int]]:
         """Return executors that may give a core on a node, with the state moved; if forced, also those left short."""

@@ -97,9 +97,9 @@ def released(cores: CoreColumns, wanted: Cores, state_bytes: Amounts, home: Core
     surplus = cores.totals - np.maximum(wanted, 1)
     if not (surplus > 0).any():
         return cores
-    columns = list(cores.columns)
+    columns = {}
     for executor in np.flatnonzero(surplus > 0).tolist():
-        column, place, excess = dict(columns[executor]), int(home[executor]), int(surplus[executor])
+        column, place, excess = dict(cores.columns[executor]), int(home[executor]), int(surplus[executor])
         own = column.get(place, 0)
         remote = sum(column.values()) - own
         if excess < remote:
@@ -107,7 +107,7 @@ def released(cores: CoreColumns, wanted: Cores, state_bytes: Amounts, home: Core
         else:
             column = {place: own - (excess - remote)}
         columns[executor] = by_node(column)
-    return CoreColumns(cores.nodes, columns)
+    return cores.replaced(columns)
 
 
 def _take_remote(column: dict[int, int], home: int, excess: int, weighs: bool) -> None:
