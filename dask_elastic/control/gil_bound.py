@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -80,6 +81,24 @@ class _Experiment:
     before: _Experiment | None = None
 
 
+class _JobExperiments:
+    """The experiments of a job's executors."""
+
+    def __init__(self) -> None:
+        self.by_executor: dict[ExecutorId, _Experiment] = {}
+        # The executors of the last snapshot with their experiments, since most snapshots have the same ones in order.
+        self.executors: list[ExecutorId] = []
+        self.in_order: list[_Experiment | None] = []
+        # The executors whose throughput is compared with that before their cores changed.
+        self.compared: set[ExecutorId] = set()
+
+    def of(self, executors: list[ExecutorId]) -> list[_Experiment | None]:
+        """Return the experiments of executors, to be completed where there is none yet."""
+        if executors != self.executors:
+            self.executors, self.in_order = executors, [self.by_executor.get(executor) for executor in executors]
+        return self.in_order
+
+
 @dataclass
 class _Finding:
     """The result for an operator: how many threads per node help; None if it was found to be unbound after all."""
@@ -99,7 +118,7 @@ class GilBound:
 
     def __init__(self, settings: ControlSettings):
         self._settings = settings
-        self._experiments: dict[JobKey, dict[ExecutorId, _Experiment]] = {}
+        self._experiments: dict[JobKey, _JobExperiments] = {}
         self._findings: dict[tuple[JobKey, str], _Finding] = {}
         # Those that executors have measured themselves.
         self._reported: set[tuple[JobKey, str]] = set()
@@ -124,22 +143,28 @@ class GilBound:
         if addresses != self._addresses:
             self._addresses = addresses
             for known in self._experiments.values():
-                for experiment in known.values():
+                for experiment in known.by_executor.values():
                     experiment.held = None
         for job in snapshot.jobs:
-            of = job_key(job)
-            known = self._experiments.setdefault(of, {})
-            experiments = self._current(known, job, addresses, snapshot.now)
-            before = np.array([experiment.is_overloaded for experiment in experiments], dtype=np.bool_)
-            overloads = overloaded(job, self._settings, before)
-            for experiment, is_overloaded in zip(experiments, overloads.tolist(), strict=True):
-                if not is_overloaded and (experiment.is_overloaded or experiment.rates or experiment.before):
-                    self._rest(experiment, snapshot.now)
-            if overloads.any():
-                skewed = job.heaviest_shards * job.total_cores > SKEWED
-                for index in np.flatnonzero(overloads).tolist():
-                    self._measure(of, job.executors[index], experiments[index], bool(skewed[index]), snapshot.now)
+            self._observe(job, self._experiments.setdefault(job_key(job), _JobExperiments()), snapshot.now)
         self._take_reports(snapshot)
+
+    def _observe(self, job: JobSnapshot, known: _JobExperiments, now: float) -> None:
+        experiments = self._current(known, job, now)
+        active = [
+            index for index, one in enumerate(experiments) if one.is_overloaded or one.rates or one.before is not None
+        ]
+        before = np.zeros(len(experiments), dtype=np.bool_)
+        before[[index for index in active if experiments[index].is_overloaded]] = True
+        overloads = overloaded(job, self._settings, before)
+        for index in active:
+            if not overloads[index]:
+                self._rest(experiments[index], now)
+        if overloads.any():
+            skewed = job.heaviest_shards * job.total_cores > SKEWED
+            for index in np.flatnonzero(overloads).tolist():
+                self._measure(job_key(job), job.executors[index], experiments[index], bool(skewed[index]), now)
+        known.compared = {known.executors[index] for index in active if experiments[index].before is not None}
 
     def _take_reports(self, snapshot: Snapshot) -> None:
         reported: dict[tuple[JobKey, str], int] = {}
@@ -203,14 +228,14 @@ class GilBound:
         set of ExecutorId
             The executors for which the effect of the added cores is still unknown.
         """
-        known = self._experiments.get(job_key(job), {})
-        compared = {executor for executor, experiment in known.items() if experiment.before is not None}
-        if not compared:
-            return compared
+        known = self._experiments.get(job_key(job))
+        if known is None or not known.compared:
+            return set()
         return {
             executor.executor
             for executor in job.executors
-            if executor.executor in compared and self._is_in_doubt(known[executor.executor], executor, now)
+            if executor.executor in known.compared
+            and self._is_in_doubt(known.by_executor[executor.executor], executor, now)
         }
 
     def _is_in_doubt(self, experiment: _Experiment, executor: ExecutorSnapshot, now: float) -> bool:
@@ -224,29 +249,22 @@ class GilBound:
         achieved = executor.throughput / _mean(experiment.before.rates) - 1
         return achieved < VISIBLE * expected
 
-    def _current(
-        self, known: dict[ExecutorId, _Experiment], job: JobSnapshot, addresses: Sequence[str], now: float
-    ) -> list[_Experiment]:
+    def _current(self, known: _JobExperiments, job: JobSnapshot, now: float) -> list[_Experiment]:
         """Return the experiments of a job's executors; new ones for those whose cores have changed."""
-        found = [known.get(executor.executor) for executor in job.executors]
-        return [
-            experiment
-            if experiment is not None and experiment.held == executor.cores
-            else self._experiment(known, executor, addresses, now)
-            for experiment, executor in zip(found, job.executors, strict=True)
-        ]
+        found = known.of([executor.executor for executor in job.executors])
+        for index, (experiment, executor) in enumerate(zip(found, job.executors, strict=True)):
+            if experiment is None or (experiment.held is not executor.cores and experiment.held != executor.cores):
+                found[index] = known.by_executor[executor.executor] = self._renewed(experiment, executor, now)
+        return cast(list[_Experiment], found)
 
-    def _experiment(
-        self, known: dict[ExecutorId, _Experiment], executor: ExecutorSnapshot, addresses: Sequence[str], now: float
-    ) -> _Experiment:
+    def _renewed(self, experiment: _Experiment | None, executor: ExecutorSnapshot, now: float) -> _Experiment:
         """Return the experiment of an executor whose cores or their numbers have changed; a new one for other cores."""
-        experiment = known.get(executor.executor)
-        cores = {addresses[node]: count for node, count in executor.cores.items()}
+        cores = {self._addresses[node]: count for node, count in executor.cores.items()}
         if experiment is None:
-            known[executor.executor] = experiment = _Experiment(cores, executor.cores, now - self._settings.settle, now)
-        elif experiment.cores != cores:
+            return _Experiment(cores, executor.cores, now - self._settings.settle, now)
+        if experiment.cores != cores:
             before = experiment if experiment.rates else experiment.before
-            known[executor.executor] = experiment = _Experiment(
+            experiment = _Experiment(
                 cores, executor.cores, now, experiment.overloaded_at, experiment.is_overloaded, before=before
             )
             if before is not None:
