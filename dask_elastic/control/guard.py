@@ -121,6 +121,7 @@ class Guard:
         chosen = [change for change in changes if change.key not in deferred]
         waiting = [change for change in changes if change.key in deferred]
         chosen += _releasing([change for change in chosen if change.urgent], chosen, waiting, free)
+        # The most urgent, smallest changes come first.
         chosen = self._within_budget(chosen, deferred)
         chosen = _fitting(chosen, free, deferred)
         for change in chosen:
@@ -168,7 +169,7 @@ def _releasing(
 
 
 def _fitting(changes: list[ProposedChange], free: Cores, deferred: dict[ExecutorKey, str]) -> list[ProposedChange]:
-    """Defer changes that take cores which are not released now, starting with the least urgent, largest change."""
+    """Defer changes that take cores which are not released now, starting with the last ones."""
     taken = _taken(changes, len(free)).tolist()
     room = np.maximum(free, 0).tolist()
     # A heap, since it is sorted.
@@ -176,7 +177,7 @@ def _fitting(changes: list[ProposedChange], free: Cores, deferred: dict[Executor
     if not crowded:
         return changes
     by_node: dict[int, list[ProposedChange]] = {}
-    for change in sorted(changes, key=lambda change: (not change.urgent, change.moved_bytes, change.key)):
+    for change in changes:
         for node, cores in change.taken.items():
             if cores > 0:
                 by_node.setdefault(node, []).append(change)

@@ -216,13 +216,14 @@ class Divider:
 
     def _if_better(self, demand: JobDemand, loads: Amounts, share: int, least: float) -> Cores | None:
         """Return the best division of a share under these loads if it gains at least `least`."""
-        if math.isinf(_with_loads(demand, loads).latency(demand.current)):
+        before = _with_loads(demand, loads).latency(demand.current)
+        if math.isinf(before):
             # No division is better than equal load on every core.
             most = float((loads / demand.current).max()) * share / float(loads.sum()) - 1
             if most < least:
                 return None
         best = self._best(demand, loads, share)
-        return best if self._gain(demand, loads, best) >= least else None
+        return best if self._gain(demand, loads, before, best) >= least else None
 
     def _noise(self) -> float | None:
         """Return the noise of loads between snapshots, as a fraction; None until there is an estimate."""
@@ -263,11 +264,10 @@ class Divider:
             cores = _with_loads(demand, filling).fewest(demand.target, share, demand.most).cores
         return cores
 
-    def _gain(self, demand: JobDemand, loads: Amounts, best: Cores) -> float:
+    def _gain(self, demand: JobDemand, loads: Amounts, before: float, best: Cores) -> float:
         """Return the fraction by which the slowest executor gets faster, or by which the latency falls."""
-        queues = _with_loads(demand, loads)
-        before, after = queues.latency(demand.current), queues.latency(best)
-        if math.isinf(before) or math.isinf(after):
+        after = before if math.isinf(before) else _with_loads(demand, loads).latency(best)
+        if math.isinf(after):
             before, after = float((loads / demand.current).max()), float((loads / best).max())
         return before / after - 1 if after > 0 else 0.0
 
