@@ -47,14 +47,16 @@ def divide(loads: NDArray[np.float64], available: int) -> NDArray[np.int64]:
     [4, 1, 2]
     """
     further = available - len(loads)
-    given = _given_at_once(loads, further) if len(loads) >= MANY and further else np.zeros(len(loads), dtype=np.int64)
-    cores: list[int] = (1 + given).tolist()
-    heap = [(-load / count, executor) for executor, (load, count) in enumerate(zip(loads.tolist(), cores, strict=True))]
+    cores: list[int] = [1] * len(loads)
+    if len(loads) >= MANY and further:
+        cores = (1 + _given_at_once(loads, further)).tolist()
+    load: list[float] = loads.tolist()
+    heap = [(-one / count, executor) for executor, (one, count) in enumerate(zip(load, cores, strict=True))]
     heapify(heap)
-    for _ in range(further - int(given.sum())):
+    for _ in range(available - sum(cores)):
         executor = heap[0][1]
         cores[executor] += 1
-        heapreplace(heap, (-float(loads[executor]) / cores[executor], executor))
+        heapreplace(heap, (-load[executor] / cores[executor], executor))
     return np.array(cores, dtype=np.int64)
 
 
