@@ -15,10 +15,9 @@ from dask_elastic.runtime.client.call import ask_scheduler
 from dask_elastic.runtime.client.client_steps import ClientSteps, TimedWait
 from dask_elastic.runtime.client.deadline import DeadlinePassed, NoAnswer, answered, check_deadline, deadline_of, unsent
 from dask_elastic.runtime.client.outlet import Encoded, Outlet, Waiter
-from dask_elastic.runtime.client.sent_rows import check_sizes, parts_of
+from dask_elastic.runtime.client.sent_rows import SentForm
 from dask_elastic.runtime.client.unacknowledged import Unacknowledged, stream_of
 from dask_elastic.runtime.protocol.job_calls import FindSource, PushedSource, Send
-from dask_elastic.topology.casting import cast_rows
 from dask_elastic.vocab.errors import ElasticError, NodeLost, SchedulerLost, SourceError, UnknownJob
 
 if TYPE_CHECKING:
@@ -73,8 +72,7 @@ class Sender:
         self._failures = 0
         self._through_scheduler = False
         self._doubtful = False
-        self._most_bytes: int | None = None
-        self._schema: pa.Schema | None = None
+        self._form = SentForm()
         self._preparing = asyncio.Lock()
 
     @property
@@ -129,24 +127,16 @@ class Sender:
         try:
             if not self._ready:
                 yield functools.partial(self._prepare, deadline)
-            # All rows are cast before the first leave, and then cut: a cast may make them larger.
-            parts = [part for batch in batches for part in parts_of(self._cast(batch))]
-            check_sizes(parts, self._most_bytes, self._where)
-            schema = self._schema
-            for part in parts:
-                yield from self._send_one(part, schema, due, deadline, timeout)
+            form = self._form
+            # All rows are cast before the first leave.
+            for part in form.parts(batches, self._where):
+                yield from self._send_one(part, form.schema, due, deadline, timeout)
                 done += part.num_rows
         except DeadlinePassed as error:
             rows = sum(batch.num_rows for batch in batches)
             raise unsent(error, self._where, f"{done} of {rows} rows were sent", timeout or 0.0) from error
         if wait:
             yield from self.flush(timeout)
-
-    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        schema = self._schema
-        if schema is None:
-            return batch
-        return cast_rows(schema, batch, f"rows sent to {self._where}")
 
     def _send_one(
         self,
@@ -164,9 +154,9 @@ class Sender:
                 if not self._ready:
                     check_deadline(deadline)
                     continue
-            if self._schema is not schema:
+            if self._form.schema is not schema:
                 # The job was submitted anew, perhaps with another source.
-                batch, schema, encoded = self._cast(batch), self._schema, None
+                batch, schema, encoded = self._form.cast(batch, self._where), self._form.schema, None
             outlet = self._outlet
             if outlet is None and (unacknowledged := self._unacknowledged) is not None:
                 stream = stream_of(batch)
@@ -307,9 +297,10 @@ class Sender:
             raise
         outlet = self._outlet
         self._doubtful = False
-        self._most_bytes = place.most_bytes
         if outlet is None or place.generation != outlet.place.generation:
-            self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
+            self._form = SentForm.of(place.schema, place.most_bytes)
+        else:
+            self._form = self._form.limited(place.most_bytes)
         if outlet is not None:
             restarted = place.generation != outlet.place.generation
             if not outlet.ended and not restarted:
@@ -370,8 +361,7 @@ class Sender:
         if renewed is None and not self._through_scheduler:
             await asyncio.sleep(RETRY_SECONDS)
             return
-        self._most_bytes = place.most_bytes
-        self._schema = None if place.schema is None else pa.ipc.read_schema(pa.py_buffer(place.schema))
+        self._form = SentForm.of(place.schema, place.most_bytes)
         self._outlet, self._doubtful = renewed, False
 
     async def _connect(self, place: PushedSource) -> Outlet | None:
