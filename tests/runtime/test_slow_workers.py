@@ -64,6 +64,23 @@ def test_worker_joins_as_soon_as_a_guest_that_hangs_is_removed(on, fake, monkeyp
     on({"a": 2}, test)
 
 
+def test_join_whose_call_is_cancelled_is_not_tried_again_at_once(on, fake):
+    """Nothing is to be removed first: another attempt might end in the same way, again and again."""
+
+    async def test(coordinator, scheduler):
+        await submit(coordinator, fake)
+        scheduler.add("new")
+        scheduler.answers["new", Prepare] = lambda call: cancel() if len(scheduler.asked(Prepare)) < 10 else None
+        with pytest.raises(asyncio.CancelledError):
+            await coordinator.membership.join_new()
+        assert [address for address, _ in scheduler.asked(Prepare)] == ["a", "new"]
+
+    def cancel():
+        raise asyncio.CancelledError
+
+    on({"a": 2}, test)
+
+
 def nodes_of(call):
     return call.spec.nodes if isinstance(call, Prepare) else call.nodes
 

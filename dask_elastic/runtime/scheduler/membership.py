@@ -181,7 +181,7 @@ class Membership:
         finally:
             del self._introducing[record]
             introducing.cancel()
-        if introducing.cancelled():
+        if introducing.cancelled() and introducing.cancelling():
             return False
         introducing.result()
         return True
