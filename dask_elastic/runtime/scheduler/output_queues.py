@@ -121,15 +121,15 @@ class ForgottenQueue(NamedTuple):
 
     Parameters
     ----------
-    left : int
-        How many items no reader had taken.
+    left : tuple of int
+        The numbers of the items that no reader had acknowledged.
     error : bytes or None
         The error with which the job had failed.
     why : str
         What happened to the items, and what to do about it.
     """
 
-    left: int
+    left: tuple[int, ...]
     error: bytes | None
     why: str
 
@@ -197,7 +197,7 @@ class OutputQueues:
         """
         ledger = self._ledgers.get(call.queue)
         if (forgotten := self._forgotten.get(call.ledger)) is not None:
-            return _end_of(call.queue, forgotten)
+            return _end_of(call.queue, forgotten, call.after)
         if ledger is None:
             await asyncio.sleep(call.wait)
             return QueueItems()
@@ -271,7 +271,7 @@ class OutputQueues:
 
     def _remember(self, ledger: OutputQueue, error: bytes | None, why: str) -> None:
         """Note what the readers of a ledger that is dropped get to know."""
-        self._forgotten[ledger.uid] = ForgottenQueue(len(ledger.items), error, why)
+        self._forgotten[ledger.uid] = ForgottenQueue(tuple(item.number for item in ledger.items), error, why)
         if len(self._forgotten) > FORGOTTEN:
             self._forgotten.popitem(last=False)
 
@@ -295,7 +295,9 @@ class OutputQueues:
         ledger = self._ledgers.get(queue)
         if ledger is not None and ledger.writer != writer:
             owner = self.jobs.get(ledger.writer.job)
-            if owner is not None and owner.live and owner.generation_id == ledger.writer:
+            # One that restarts writes it again.
+            writes = owner is not None and (owner.generation_id == ledger.writer or writer.job != ledger.writer.job)
+            if owner is not None and owner.live and owner.spec.run == ledger.run and writes:
                 raise SinkError(
                     f"queue {queue!r} is written by job {ledger.writer.job!r}: give each job a queue of its own."
                 )
@@ -312,14 +314,12 @@ class OutputQueues:
         return ledger
 
 
-def _end_of(queue: str, forgotten: ForgottenQueue) -> QueueItems:
-    """Return the end of a queue whose job was forgotten; raise if its reader lacks rows."""
+def _end_of(queue: str, forgotten: ForgottenQueue, after: int) -> QueueItems:
+    """Return the end of a queue whose job was forgotten; raise if its reader lacks rows behind a number."""
     if forgotten.error is not None:
         raise Relayed(forgotten.error)
-    if forgotten.left:
-        raise SourceError(
-            f"queue {queue!r}: {forgotten.left} batches of the job that wrote it are lost, because {forgotten.why}"
-        )
+    if lost := sum(number > after for number in forgotten.left):
+        raise SourceError(f"queue {queue!r}: {lost} batches of the job that wrote it are lost, because {forgotten.why}")
     return QueueItems(ended=True)
 
 

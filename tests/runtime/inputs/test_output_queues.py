@@ -214,6 +214,38 @@ def test_reader_goes_on_with_the_next_generation_of_a_run(queues):
     asyncio.run(test())
 
 
+def test_queue_of_a_job_that_restarts_is_not_opened_by_another_one(queues):
+    async def test():
+        made, ledger, calls = queues()
+        ledger.add("worker", 7)
+        made.jobs["next"] = job("other", live=True)
+        # Its next generation has not opened the queue yet.
+        made.jobs["job"].generation_id = JobGeneration("job", 2)
+        with pytest.raises(SinkError, match="is written by job 'job'"):
+            await made.open_queue(OpenQueue("next", 2, "alerts", 4, False))
+        await made.open_queue(OpenQueue("job", 2, "alerts", 4, False))
+        assert (made._ledgers["alerts"].writer, made._forgotten, calls.dropped) == (("job", 2), {}, [])
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["forgotten", "taken"])
+def test_reader_has_lost_nothing_that_it_has_read_and_not_acknowledged(queues, taken):
+    async def test():
+        made, ledger, _ = queues()
+        numbers = [ledger.add("worker", item).number for item in (7, 8)]
+        made.jobs["job"], made.jobs["next"] = job("run", live=False), job("other", live=True)
+        if taken:
+            await made.open_queue(OpenQueue("next", 2, "alerts", 4, False))
+        else:
+            made.forget("job")
+        with pytest.raises(SourceError, match="1 batches of the job that wrote it are lost"):
+            await made.next_rows(NextRows("alerts", ledger.uid, numbers[0], 0.0))
+        assert (await made.next_rows(NextRows("alerts", ledger.uid, numbers[1], 0.0))).ended
+
+    asyncio.run(test())
+
+
 def test_queues_of_forgotten_jobs_are_remembered_up_to_a_number(queues, monkeypatch):
     monkeypatch.setattr(output_queues, "FORGOTTEN", 2)
     made, first, _ = queues()
