@@ -47,8 +47,8 @@ class Delta(Sink):
 
     Notes
     -----
-    The transaction has the identifier `dask_elastic-{digest}-{instance}`, where the digest is one of job, operator and
-    run, and the number of the checkpoint as version. Restarts delete files of rows that are replayed. `vacuum` deletes
+    The transaction has the identifier `dask_elastic-{digest}-{instance}`, where the digest is one of operator and run,
+    and the number of the checkpoint as version. Restarts delete files of rows that are replayed. `vacuum` deletes
     files that are not in the log once they are older than its retention: keep this longer than the time for which a
     job with checkpoints may be down.
 
