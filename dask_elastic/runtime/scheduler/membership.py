@@ -181,7 +181,9 @@ class Membership:
         finally:
             del self._introducing[record]
             introducing.cancel()
-        if introducing.cancelled() and introducing.cancelling():
+        if introducing.cancelled():
+            if not introducing.cancelling():
+                raise NodeLost("a call to a node was cancelled")
             return False
         introducing.result()
         return True
