@@ -128,7 +128,7 @@ class SentForm:
         if self._row_bytes is None or not 0 < count <= SEND_ROWS:
             return False
         bitmaps = batch.num_columns * (count // 8 + 2)
-        return self._row_bytes.of(batch) + bitmaps <= self._least
+        return bool(self._row_bytes.of(batch) + bitmaps <= self._least)
 
 
 def check_sizes(parts: Sequence[pa.RecordBatch], most: int | None, source: str) -> None:
