@@ -161,7 +161,9 @@ class JobModel:
             planned = self._planned_overloaded(queues, job.throughputs[chosen])
         else:
             planned = self._planned(queues, self._backlog(job)[chosen], source_lag)
-        satisfied, feasible = not can_relieve and planned.latency(current) <= min(target, MOST_LATENCY), True
+        # An idle executor that lost its cores meets any target, but not the next batch.
+        enough = bool(current.all()) and planned.latency(current) <= min(target, MOST_LATENCY)
+        satisfied, feasible = not can_relieve and enough, True
         if satisfied:
             needed = self._without_surplus(queues, target, current)
         else:

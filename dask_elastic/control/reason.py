@@ -150,6 +150,9 @@ def _overload(job: JobSnapshot, demand: JobDemand, settings: ControlSettings) ->
 
 
 def _too_few(job: JobSnapshot, demand: JobDemand) -> str:
+    executors = [job.executors[index] for index in demand.indices]
+    if without := [str(executor.executor) for executor in executors if not executor.total_cores]:
+        return f"{_names(without)} {'has' if len(without) == 1 else 'have'} no cores"
     if demand.source_lag > 0:
         return f"its sources lag by {duration(demand.source_lag)}, so cores are planned to catch up"
     expected = demand.queues.latency(demand.current)

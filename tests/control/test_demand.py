@@ -303,3 +303,13 @@ def test_a_hot_key_makes_no_other_executor_want_cores(held):
     assert found.needed.tolist() == [3, 1]
     assert found.keep.tolist() == [3, 1]
     assert not found.satisfied
+
+
+@pytest.mark.parametrize("target", [0.05, 1e-9, None])
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_idle_executor_without_cores_demands_one(target, others):
+    lost = replace(executor(arrival=0.0), cores={})
+    measured = job(lost, *(executor(1 + index, arrival=10.0) for index in range(others)), target=target)
+    found = demand(JobModel(SETTINGS), measured)
+    assert not found.satisfied
+    assert found.needed[0] == found.keep[0] == 1

@@ -59,6 +59,12 @@ def test_reason_of_too_few_cores_for_rows_that_came_before():
     assert reason_of(waiting) == ("its cores are too few for a backlog of 10 s, although no tuples arrive just now.")
 
 
+@pytest.mark.parametrize("target", [0.05, None])
+def test_reason_of_executors_without_cores(target):
+    assert reason_of(executor(0, {}, 0.0), executor(1), latency_target=target) == "op[0] has no cores."
+    assert reason_of(executor(0, {}, 0.0), executor(1, {}), latency_target=target) == "op[0], op[1] have no cores."
+
+
 def test_reason_of_a_release_of_cores_that_do_not_speed_an_executor_up():
     assert reason_of(executor(arrival=500.0, enough_cores=1)).startswith(
         "cores are released that do not speed it up; threads of op hold the GIL: more than 1 core per node"
