@@ -9,7 +9,7 @@ Measures, one JSON line per setting with medians of the runs; cores are CPU seco
 - latency: from the due time of a row to the sink, of a stream in batches of a millisecond: on one node, read by an
   `Iterable` with a rate, read by an `Iterable` whose function waits until rows are due, or sent with `job.send`;
   through a remote task and back; across, from a source to a home on another node.
-- idle: cores of an idle job of 20 executors beyond those of the same cluster without it.
+- idle: cores of a cluster with an idle job of 20 executors beyond those of one without it, in windows of 10 seconds.
 
 Beside them run a bare hand-over of the same batches from one Python thread to another and, if installed, Bytewax, each
 in a process of its own; beside `job.send`, a further process sends them the batches through a pipe. docs/benchmarks.md
@@ -52,6 +52,7 @@ from _due_rows import (
     receive,
     received,
 )
+from _idle_clusters import IdleSetting, side_by_side
 from _own_logic import LEVELS, batches_so_far, forget_batches, make_topology
 from distributed import Client, LocalCluster
 
@@ -62,9 +63,6 @@ WAYS = ("one-node", "remote", "across")
 THROUGH = ("iterable", "blocking", "send")
 ONE_ROW_RATE = 1_000.0
 IDLE_EXECUTORS = 20
-SETTLE_SECONDS = 2.0
-"""Seconds from the start of a job until it counts as idle."""
-
 MOVING_SECONDS = 3.0
 """Warm-up of a stream whose shards first move to a remote task."""
 
@@ -242,29 +240,18 @@ def send_stream(client: Client, job: de.Job, rate: float, seconds: float) -> Clu
     return cpu
 
 
-def idle_run(client: Client, seconds: float) -> Line:
-    """Measure the cluster without a job, then with an idle one."""
-
-    def window() -> tuple[float, float]:
-        cpu = ClusterCpu(client)
-        time.sleep(seconds)
-        return cpu.cores(), cpu.own_cores()
-
-    without, own_without = window()
-    topology = de.Topology("idle")
-    source = topology.source("rows", de.sources.Push(SCHEMA))
-    counted = source.key_by("key").compute({"n": de.aggregate.Count()}, name="counted", executors=IDLE_EXECUTORS)
-    counted.sink(de.sinks.Call(receive), name="out")
-    job = de.submit(topology, client)
-    time.sleep(SETTLE_SECONDS)
-    having, own_having = window()
-    job.forget()
-    return {
-        "cores_without": without,
-        "cores": having,
-        "beyond_cores": having - without,
-        "beyond_scheduler_cores": own_having - own_without,
-    }
+def idle_runs(windows: int) -> list[Line]:
+    """Measure a cluster with an idle job and one without a job in the same windows."""
+    found = side_by_side(IdleSetting(executors=IDLE_EXECUTORS, windows=windows), ("without", "with"))
+    return [
+        {
+            "cores_without": without.workers,
+            "cores": having.workers,
+            "beyond_cores": having.workers - without.workers,
+            "beyond_scheduler_cores": having.scheduler - without.scheduler,
+        }
+        for without, having in zip(found["without"], found["with"], strict=True)
+    ]
 
 
 def medians(runs: list[Line]) -> Line:
@@ -325,9 +312,7 @@ def latency_lines(arguments: argparse.Namespace, others: Others) -> None:
 
 def idle_lines(arguments: argparse.Namespace, others: Others) -> None:
     """Measure an idle job."""
-    with cluster_of(2, 2) as client:
-        runs = [idle_run(client, arguments.seconds) for _ in range(arguments.runs)]
-    report("idle", {"layout": "2 x 2", "executors": IDLE_EXECUTORS}, runs)
+    report("idle", {"layout": "2 x 2", "executors": IDLE_EXECUTORS}, idle_runs(arguments.runs))
 
 
 LINES = {"topology": topology_lines, "one-row": one_row_lines, "latency": latency_lines, "idle": idle_lines}
