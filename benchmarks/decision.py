@@ -76,6 +76,8 @@ class Cluster:
         self.total = busy * CORES * nodes
         self.state = self.random.lognormal(16, 1, executors)
         self.nbytes = self.random.choice([1e3, 1e5, 3e6], executors)
+        # As in the scheduler, all snapshots share them.
+        self.identities = [ExecutorId("op", number) for number in range(executors)]
 
     def shuffle(self) -> None:
         self.share = self.random.permutation(self.share)
@@ -98,7 +100,7 @@ class Cluster:
         done = min(load, held) * SERVICE
         shards = self.random.dirichlet(np.full(SHARDS, 2.0))
         return ExecutorSnapshot(
-            ExecutorId("op", number), int(self.home[number]), self.cores[number], done, SERVICE, done, 1.0,
+            self.identities[number], int(self.home[number]), self.cores[number], done, SERVICE, done, 1.0,
             int(0.1 * held * SERVICE) if load > held else 3, int(self.state[number]), self.nbytes[number],
             self.nbytes[number] / 2, 0.002, shard_load=shards * min(load, held), shard_bytes=shards * 1e6,
         )  # fmt: skip

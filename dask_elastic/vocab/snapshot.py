@@ -96,7 +96,9 @@ class Inputs(Sequence[Traffic]):
         """Return traffic in columns."""
         if isinstance(traffic, Inputs):
             return traffic
-        components, indexes, rates = zip(*traffic, strict=True) if (traffic := tuple(traffic)) else ((), (), ())
+        if not (traffic := tuple(traffic)):
+            return _NO_INPUTS
+        components, indexes, rates = zip(*traffic, strict=True)
         return Inputs(components, np.array(indexes, dtype=np.int64), np.array(rates, dtype=np.float64))
 
     def __len__(self) -> int:
@@ -124,6 +126,10 @@ class Inputs(Sequence[Traffic]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+
+_NO_INPUTS = Inputs((), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64))
+"""One for all executors without traffic: garbage collection, which stops all threads, visits each object."""
 
 
 class SourceHome(NamedTuple):

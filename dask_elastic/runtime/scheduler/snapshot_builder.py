@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ def _executor(
     measure, detail = fresh or known or UNMEASURED
     table = view.groups.get(operator)
     return ExecutorSnapshot(
-        executor=ExecutorId(operator, index),
+        executor=_identity(operator, index),
         home=place_of[view.homes[operator][index]],
         cores={place_of[node]: count for node, count in sorted(view.cores[key].items())},
         arrival_rate=measure.arrival_rate,
@@ -207,6 +208,12 @@ def _executor(
         flows=tuple(_flow(*flow) for flow in detail.flows) if fresh else (),
         groups=None if table is None else np.flatnonzero(table.owners == index),
     )
+
+
+@lru_cache(maxsize=16_384)
+def _identity(operator: str, index: int) -> ExecutorId:
+    """Return the same object for all snapshots, which is less for garbage collection to visit."""
+    return ExecutorId(operator, index)
 
 
 def _source_homes(spec: JobSpec, place_of: Mapping[int, int]) -> tuple[SourceHome, ...]:
