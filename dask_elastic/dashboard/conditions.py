@@ -88,22 +88,16 @@ def _checkpoints(taken: TakenCheckpoints | None) -> list[Condition]:
     return [Condition(WARNING, "checkpoint failed", text)]
 
 
-def misses_target(job: JobHistory) -> bool:
-    """Return whether the mean latency was above the job's target in most of the last seconds."""
-    target = job.latest().latency_target
-    recent = [value for value in job.series("latency")[-TARGET_ROWS:] if math.isfinite(value)]
-    return target is not None and 2 * sum(value > target for value in recent) > len(recent)
-
-
 def _measured(job: JobHistory) -> list[Condition]:
     return _missed(job) + _starved(job.starved) + _bound(job.bound) + _infeasible(job) + _hot(job) + _modes(job)
 
 
 def _missed(job: JobHistory) -> list[Condition]:
-    if not misses_target(job):
+    target = job.latest().latency_target
+    recent = [value for value in job.series("latency")[-TARGET_ROWS:] if math.isfinite(value)]
+    if target is None or 2 * sum(value > target for value in recent) <= len(recent):
         return []
-    target = duration(job.latest().latency_target)
-    text = f"The mean latency was above the target of {target} in most of the last {TARGET_ROWS} seconds."
+    text = f"The mean latency was above the target of {duration(target)} in most of the last {TARGET_ROWS} seconds."
     return [Condition(BAD, "target missed", text)]
 
 

@@ -48,7 +48,7 @@ def _table(handoffs: Sequence[HandoffProgress], live: bool) -> str:
 
 def _row(handoff: HandoffProgress, live: bool) -> str:
     full = live and handoff.waiting >= handoff.limit
-    badge = '<span class="badge">queue is full</span>' if full else ""
+    badge = ' <span class="badge">queue is full</span>' if full else ""
     cells = (
         UNKNOWN if handoff.epoch is None else count(handoff.epoch),
         count(handoff.epochs),

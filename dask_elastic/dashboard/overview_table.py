@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from bokeh.models import Div
 
-from dask_elastic.dashboard.conditions import HINT, SEVERITIES, Condition, conditions, misses_target
+from dask_elastic.dashboard.conditions import HINT, SEVERITIES, Condition, conditions
 from dask_elastic.dashboard.quantities import UNKNOWN, count, duration, plural, rate
 from dask_elastic.dashboard.style_sheet import text_style
 
@@ -119,9 +119,11 @@ def _row(one: JobOverview, shown: bool) -> str:
 
 
 def _target(card: JobCard, job: JobHistory | None) -> str:
-    target = None if job is None else job.latest().latency_target
-    if job is None or target is None:
+    """Return the target, marked by whether the latency in the cell before meets it."""
+    latest = None if job is None else job.latest()
+    if latest is None or latest.latency_target is None:
         return UNKNOWN
-    if not card.live:
-        return duration(target)
-    return f"{duration(target)} {'✗' if misses_target(job) else '✓'}"
+    target = duration(latest.latency_target)
+    if not card.live or latest.latency is None:
+        return target
+    return f"{target} {'✓' if latest.latency <= latest.latency_target else '✗'}"

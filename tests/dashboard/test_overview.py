@@ -119,6 +119,16 @@ def test_one_slow_second_is_no_trouble(known):
     assert labels(ElasticPage(known.view()), "flights") == []
 
 
+@pytest.mark.parametrize(
+    ("before", "newest", "shown"),
+    [(0.01, 5.0, ["5 s", "50 ms ✗"]), (5.0, 0.01, ["10 ms", "50 ms ✓"]), (0.01, None, ["–", "50 ms"])],
+)
+def test_the_mark_of_a_target_belongs_to_the_latency_beside_it(known, before, newest, shown):
+    for latency in (before, before, before, newest):
+        known.add(known.job({"a": [{0: 2}]}, latency=latency))
+    assert row_of(ElasticPage(known.view()), "flights")[3:5] == shown
+
+
 def test_names_of_jobs_are_escaped_in_links(known):
     known.add(known.job({"a": [{0: 1}]}, name='x"<&?'))
     assert '<a href="elastic?job=x%22%3C%26%3F">x&quot;&lt;&amp;?</a>' in ElasticPage(known.view()).overview.root.text
