@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_elastic.vocab.errors import SchemaMismatch
+from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 _LARGE = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
@@ -71,6 +71,44 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(kind):
         return pa.large_list(_plain_field(kind.value_field))
     return kind
+
+
+def kept_type(kind: pa.DataType, where: str) -> pa.DataType:
+    """Return the type in which state of a declared type is kept, which holds the same values.
+
+    Arrow selects no elements of views and of runs: views are kept as large strings or binaries, and run-end-encoded
+    values as these.
+
+    Parameters
+    ----------
+    kind : DataType
+        The declared type.
+    where : str
+        The declaration, for the error text.
+
+    Returns
+    -------
+    DataType
+        The declared type in most cases.
+
+    Raises
+    ------
+    TopologyError
+        If elements are of a union, or views in a list of a type that cannot be converted.
+
+    Examples
+    --------
+    >>> kept_type(pa.string_view(), "Value: type")
+    DataType(large_string)
+    >>> kept_type(pa.list_(pa.int64()), "Value: type")
+    ListType(list<item: int64>)
+    """
+    found = plain_type(kind) if any(map(_is_not_selected_from, _parts(kind))) else kind
+    if any(pa.types.is_union(part) or _is_not_selected_from(part) for part in _parts(found)):
+        raise TopologyError(
+            f"{where} is {kind}, of which state cannot be kept; declare object, or a state for each of its types."
+        )
+    return found
 
 
 def plain_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -239,3 +277,18 @@ def _listed(names: list[str]) -> str:
 
 def _typed(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _is_not_selected_from(kind: pa.DataType) -> bool:
+    is_view = kind in (pa.string_view(), pa.binary_view())
+    return bool(is_view or pa.types.is_run_end_encoded(kind))
+
+
+def _parts(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type and all types nested in it."""
+    yield kind
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        yield from _parts(kind.value_type)
+    else:
+        for index in range(kind.num_fields):
+            yield from _parts(kind.field(index).type)

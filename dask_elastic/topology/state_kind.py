@@ -8,6 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from dask_elastic.topology.duration import seconds_of
+from dask_elastic.topology.schema import kept_type
 from dask_elastic.vocab.errors import TopologyError
 from dask_elastic.vocab.state_record import Clock
 
@@ -259,12 +260,13 @@ def kind_of(declared: Declared) -> StateKind:
 
 
 def _element(type_: object, where: str) -> Element:
-    if type_ is not object and not isinstance(type_, pa.DataType):
+    if type_ is object:
+        return object
+    if not isinstance(type_, pa.DataType):
         raise TopologyError(
             f"{where} is {type_!r}; give a pyarrow type such as pa.float64(), or object for any Python object."
         )
-    found: Element = type_
-    return found
+    return kept_type(type_, where)
 
 
 def _is_exact(type_: pa.DataType) -> bool:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import pickle
+import re
 
 import dask.utils
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import dask_elastic as de
+from dask_elastic.testing import run
 from dask_elastic.topology.duration import seconds_of
 from dask_elastic.topology.state_kind import List, Map, Value, kind_of
 from dask_elastic.vocab.errors import TopologyError
@@ -93,6 +97,52 @@ def test_state_types_that_are_not_arrow_types_are_refused(kind):
 
 def stream():
     return de.Topology("t").source("rows", de.sources.Arrow(pa.table({"key": [1], "n": [2]}))).key_by("key")
+
+
+UNION = pa.dense_union([pa.field("number", pa.int64()), pa.field("text", pa.string())])
+
+
+@pytest.mark.parametrize("kind", [UNION, pa.list_(UNION), pa.struct({"one": UNION}), pa.list_view(pa.string_view())])
+def test_state_types_that_cannot_be_kept_are_refused(kind):
+    refused = re.escape(f"type is {kind}, of which state cannot be kept; declare object")
+    for declare in (Value, List, functools.partial(Map, pa.string())):
+        with pytest.raises(TopologyError, match=refused):
+            declare(kind)
+
+
+VIEWS = pa.array(["one", "two", "one"]).cast(pa.string_view())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VIEWS,
+        pa.array([b"one", b"two", b"one"]).cast(pa.binary_view()),
+        pc.run_end_encode(pa.array([1, 2, 1])),
+        pa.array([["one"], [], ["two", "one"]]).cast(pa.list_(pa.string_view())),
+        pa.StructArray.from_arrays([VIEWS], ["text"]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_state_of_views_and_runs_keeps_their_values(values):
+    plain = values.to_pylist()
+
+    @de.per_row
+    def remember(row, state):
+        value = plain[row["place"]]
+        state["last"] = value
+        state["all"].append(value)
+        state["named"]["last"] = value
+
+    rows = pa.table({"key": ["a", "b", "a"], "place": range(3)})
+    declared = {"last": values.type, "all": List(values.type), "named": Map(pa.string_view(), values.type)}
+    topology = de.Topology("kept")
+    stream = topology.source("rows", de.sources.Arrow(rows, batch_rows=1)).key_by("key")
+    stream.compute(remember, state=declared, name="kept")
+    assert run(topology).state["kept"].sort_by("key").select(list(declared)).to_pylist() == [
+        {"last": plain[2], "all": [plain[0], plain[2]], "named": [("last", plain[2])]},
+        {"last": plain[1], "all": [plain[1]], "named": [("last", plain[1])]},
+    ]
 
 
 def test_state_declared_by_a_class_is_refused():
