@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from dask_elastic.vocab.identity import ExecutorId
@@ -321,10 +322,15 @@ class JobSpec(SharedMethods):
         """The job and its generation."""
         return JobGeneration(self.job, self.generation)
 
-    @property
-    def members(self) -> list[tuple[int, str]]:
+    @cached_property
+    def members(self) -> tuple[tuple[int, str], ...]:
         """Place and address of every node that has not left."""
-        return [(node, address) for node, address in enumerate(self.nodes) if address != VACANT]
+        return tuple((node, address) for node, address in enumerate(self.nodes) if address != VACANT)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of every node that has not left, by its address."""
+        return {address: node for node, address in self.members}
 
     @property
     def settled(self) -> frozenset[int]:
@@ -340,7 +346,7 @@ class JobSpec(SharedMethods):
 
     def without(self, address: str) -> JobSpec:
         """Return the spec without a node; the others keep their places."""
-        place = self.nodes.index(address)
+        place = self.places[address]
         nodes = (*self.nodes[:place], VACANT, *self.nodes[place + 1 :])
         return replace(self, nodes=nodes, guests=tuple(guest for guest in self.guests if guest != place))
 

@@ -29,7 +29,7 @@ from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
 from dask_elastic.runtime.scheduler.snapshot_builder import STALE_PERIODS, ClusterView, SnapshotBuilder
-from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog
+from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog, bytes_of
 from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.program_end import is_shut_down
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
@@ -201,11 +201,13 @@ class ControlDriver:
         await self._let_join()
         self._look_beside()
         view = self.snapshot_builder.view(time.time())
+        await asyncio.sleep(0)
         if self._skips(view):
             return
-        snapshot, plan = await asyncio.get_running_loop().run_in_executor(pool, self._decide, view)
+        snapshot, size, plan = await asyncio.get_running_loop().run_in_executor(pool, self._decide, view)
         failed = await self._carry_out(snapshot, plan.changes)
-        self._remember(snapshot, replace(plan, decisions=tuple(self._amended(one, failed) for one in plan.decisions)))
+        amended = tuple(self._amended(one, failed) for one in plan.decisions)
+        await self._remember(snapshot, size, replace(plan, decisions=amended))
         self._planned = view
 
     def _skips(self, view: ClusterView) -> bool:
@@ -216,10 +218,10 @@ class ControlDriver:
         self._planned, self._skipped = None, 0
         return False
 
-    def _decide(self, view: ClusterView) -> tuple[Snapshot, Plan]:
+    def _decide(self, view: ClusterView) -> tuple[Snapshot, int, Plan]:
         with responsive():
             snapshot = view.snapshot(self._pause)
-            return snapshot, self._loop.tick(snapshot)
+            return snapshot, bytes_of(snapshot, self._pause), self._loop.tick(snapshot)
 
     def _look_beside(self) -> None:
         if self._look is not None and (self._looking is None or self._looking.done()):
@@ -241,26 +243,29 @@ class ControlDriver:
         if self._joining.done():
             self._joining.result()
 
-    def _remember(self, snapshot: Snapshot, plan: Plan) -> None:
+    async def _remember(self, snapshot: Snapshot, size: int, plan: Plan) -> None:
+        """Keep what a period has found; in a large cluster each part takes milliseconds, and others run in between."""
         self.log.observe(snapshot)
         self.log.add(plan.decisions)
-        self.history.add(snapshot, plan)
-        self.snapshot_log.add(snapshot)
+        self.snapshot_log.add(snapshot, size)
         self._outlook = plan.outlook
+        await asyncio.sleep(0)
+        self.history.add(snapshot, plan)
+        await asyncio.sleep(0)
         restarting = {record.name for record in self.cores.jobs.running if record.status is Status.RESTARTING}
         self.slots_needed = self._needed.after(snapshot, plan, restarting)
         addresses = [node.address for node in snapshot.nodes]
         for decision in plan.decisions:
+            await asyncio.sleep(0)
             self._publish(decision, addresses)
         self._note_sharing()
 
     def _note_sharing(self) -> None:
         """Clear the `oversubscribed` flag of jobs that no longer share slots."""
-        held = self.cores.jobs.held()
-        for record in self.cores.jobs.running:
-            if record.oversubscribed:
-                own = record.cores_by_address()
-                record.oversubscribed = any(held[address] > self.cores.workers.slots(address) for address in own)
+        sharing = [record for record in self.cores.jobs.running if record.oversubscribed]
+        held = self.cores.jobs.held() if sharing else {}
+        for record in sharing:
+            record.oversubscribed = any(held[a] > self.cores.workers.slots(a) for a in record.cores_by_address())
 
     # carrying out
 
@@ -439,10 +444,7 @@ def until_look(now: float, period: float) -> float:
 
 def _by_node(record: JobRecord, snapshot: Snapshot, cores: Mapping[int, int]) -> dict[int, int]:
     """Return cores by a job's own numbers of its nodes."""
-    found: dict[int, int] = {}
-    for place, count in cores.items():
-        address = snapshot.nodes[place].address
-        if address not in record.spec.nodes:
-            raise PlanningError(f"{address} is no longer a node of job {record.name!r}")
-        found[record.spec.nodes.index(address)] = count
-    return found
+    found, places = {snapshot.nodes[place].address: count for place, count in cores.items()}, record.spec.places
+    if gone := [address for address in found if address not in places]:
+        raise PlanningError(f"{gone[0]} is no longer a node of job {record.name!r}")
+    return {places[address]: count for address, count in found.items()}

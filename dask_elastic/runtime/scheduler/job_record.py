@@ -18,7 +18,7 @@ from dask_elastic.runtime.protocol.job_description import (
     JobDescription,
     SharingStatus,
 )
-from dask_elastic.runtime.protocol.job_spec import ELASTIC, JobGeneration, JobSpec
+from dask_elastic.runtime.protocol.job_spec import ELASTIC, VACANT, JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.job_status import ENDED, JobEvent, Status, next_status
 from dask_elastic.runtime.protocol.reports import EdgeRate, ExecutorReport, PartReport, StalledCall, report_seconds
 from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
@@ -258,13 +258,12 @@ class JobRecord:
 
     def needs(self, address: str) -> bool:
         """Return whether the loss of a worker ends the job, because executors, sources or sinks are at home there."""
-        if address not in self.spec.nodes:
-            return False
-        return self.starting or self.spec.nodes.index(address) in self.homes.needed
+        node = self.spec.places.get(address)
+        return node is not None and (self.starting or node in self.homes.needed)
 
     def admits(self, generation: int, node: int, incarnation: int) -> bool:
         """Return whether the sender of a report is part of the job; counts those that are not."""
-        present = any(place == node for place, _ in self.spec.members)
+        present = 0 <= node < len(self.spec.nodes) and self.spec.nodes[node] != VACANT
         if self.runs(generation) and present and self.incarnations.get(node, 0) == incarnation:
             return True
         self.refused += 1
@@ -304,7 +303,7 @@ class JobRecord:
 
     def leave(self, address: str) -> None:
         """Remove a node that holds nothing any more; its counts of dead letters and refused messages stay."""
-        node = self.spec.nodes.index(address)
+        node = self.spec.places[address]
         # It may have been a home: what it had to emit has left it, and its place goes to another node.
         self.leases.end(node)
         received = self.reports.pop(node, None)

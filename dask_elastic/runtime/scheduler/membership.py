@@ -67,9 +67,9 @@ class Membership:
 
     # joining
 
-    def known_to_all(self, address: str) -> bool:
-        """Return whether every job whose cores may change has the worker as a node."""
-        return all(address in record.spec.nodes for record in self._growing())
+    def known_to_all(self, addresses: Iterable[str]) -> set[str]:
+        """Return the workers, of those given, that every job whose cores may change has as nodes."""
+        return set(addresses).intersection(*(record.spec.places.keys() for record in self._growing()))
 
     def _growing(self) -> list[JobRecord]:
         return [r for r in self.jobs.running if r.elastic and not r.starting and not r.finishing]
@@ -77,7 +77,7 @@ class Membership:
     async def join_new(self) -> None:
         """Make new workers nodes of every running job; those that are slow to answer become nodes when they answer."""
         for record in self._growing():
-            new = [a for a in self.workers.usable() if a not in record.spec.nodes and self.may_try(a)]
+            new = [a for a in self.workers.usable() if a not in record.spec.places and self.may_try(a)]
             asked = [address for address in new if (record, address) not in self._asked]
             if asked:
                 await self._join_answering(record, asked)
@@ -264,7 +264,7 @@ class Membership:
         """Remove a worker that has left the cluster; returns the running jobs of which it is a node."""
         self.workers.retiring.discard(address)
         self._waits.pop(address, None)
-        return [record for record in self.jobs.running if address in record.spec.nodes]
+        return [record for record in self.jobs.running if address in record.spec.places]
 
     async def expel(self, record: JobRecord, address: str) -> None:
         """Remove a node from a job, because it is lost or another node has lost the connection to it.
@@ -359,7 +359,7 @@ def _require_generation(record: JobRecord, spec: JobSpec) -> None:
 
 def places_of(record: JobRecord, workers: Iterable[str]) -> set[int]:
     """Return the nodes of a job that are on workers."""
-    return {record.nodes.index(address) for address in workers if address in record.nodes}
+    return {record.spec.places[address] for address in workers if address in record.spec.places}
 
 
 async def _all(calls: Iterable[Awaitable[Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, JobSnapshot, NodeSnapshot, Snapshot, SourceHome
+
+if TYPE_CHECKING:
+    from distributed.scheduler import WorkerState
 
 STALE_PERIODS = 3
 """A report is stale after so many periods, of reports or of the control loop, whichever are longer."""
@@ -226,7 +229,7 @@ def _source_homes(spec: JobSpec, place_of: Mapping[int, int]) -> tuple[SourceHom
 
 def _is_idle(view: JobView) -> bool:
     """Return whether each node of a job has repeated its last report."""
-    return len(view.reports) == sum(1 for _ in view.spec.members) and all(one.idle for one in view.reports)
+    return len(view.reports) == len(view.spec.members) and all(one.idle for one in view.reports)
 
 
 def _numbers(data: bytes) -> NDArray[np.float64]:
@@ -284,6 +287,8 @@ class SnapshotBuilder:
         self.membership = membership
         self.stale_after = stale_after
         self._places: list[str] = []
+        # The nodes of the last view: most have not changed.
+        self._latest: dict[str, NodeSnapshot] = {}
 
     def view(self, now: float) -> ClusterView:
         """Gather the data for a snapshot; called on the event loop."""
@@ -293,25 +298,31 @@ class SnapshotBuilder:
     def _nodes(self) -> tuple[NodeSnapshot, ...]:
         workers = self.membership.workers.scheduler.workers
         self._places = [address if address in workers else VACANT for address in self._places]
-        for address in sorted(workers):
-            if address not in self._places:
-                place = self._places.index(VACANT) if VACANT in self._places else len(self._places)
-                self._places[place : place + 1] = [address]
+        for address in sorted(workers.keys() - set(self._places)):
+            place = self._places.index(VACANT) if VACANT in self._places else len(self._places)
+            self._places[place : place + 1] = [address]
         while self._places and self._places[-1] == VACANT:
             self._places.pop()
-        held = self.membership.jobs.held()
-        return tuple(self._node(address, held) for address in self._places)
+        # A worker to which a running job has not connected yet cannot get cores.
+        known = self.membership.known_to_all(workers)
+        held = {} if len(known) == len(workers) else self.membership.jobs.held()
+        found = tuple(
+            self._node(address, workers[address], None if address in known else held.get(address, 0))
+            if address != VACANT
+            else NodeSnapshot(VACANT, VACANT, 0, retiring=True)
+            for address in self._places
+        )
+        self._latest = {node.address: node for node in found}
+        return found
 
-    def _node(self, address: str, held: Mapping[str, int]) -> NodeSnapshot:
-        workers = self.membership.workers
-        if address == VACANT:
-            return NodeSnapshot(VACANT, VACANT, 0, retiring=True)
-        state = workers.scheduler.workers[address]
-        cores = int(state.nthreads)
-        if not self.membership.known_to_all(address):
-            # A running job has not connected to the worker yet, and so cannot get cores there.
-            cores = min(cores, held.get(address, 0))
-        return NodeSnapshot(address, state.host, cores, workers.leaving(address), int(state.memory_limit or 0))
+    def _node(self, address: str, state: WorkerState, held: int | None) -> NodeSnapshot:
+        """Return a worker; if a running job has not connected to it yet, only with the cores that are held there."""
+        cores = int(state.nthreads) if held is None else min(int(state.nthreads), held)
+        leaving = self.membership.workers.leaving(address)
+        memory, before = int(state.memory_limit or 0), self._latest.get(address)
+        if before is not None and (before.cores, before.retiring, before.memory) == (cores, leaving, memory):
+            return before
+        return NodeSnapshot(address, state.host, cores, leaving, memory)
 
 
 def _view(record: JobRecord) -> JobView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from dask_elastic.vocab.snapshot import Snapshot
 
@@ -45,9 +46,9 @@ class SnapshotLog:
         """The kept snapshots, oldest first."""
         return [snapshot for snapshot, _ in self._kept]
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot, and drop the oldest ones beyond the bounds."""
-        size = _size(snapshot)
+    def add(self, snapshot: Snapshot, size: int | None = None) -> None:
+        """Keep a snapshot, whose size by `bytes_of` may be known, and drop the oldest ones beyond the bounds."""
+        size = bytes_of(snapshot) if size is None else size
         self._kept.append((snapshot, size))
         self._bytes += size
         while len(self._kept) > 1 and (len(self._kept) > self.length or self._bytes > self.limit):
@@ -78,15 +79,22 @@ class SnapshotLog:
         return found[::-1]
 
 
-def _size(snapshot: Snapshot) -> int:
-    arrays = (
-        array.nbytes
-        for job in snapshot.jobs
-        for executor in job.executors
-        for array in (executor.shard_load, executor.shard_bytes, executor.groups)
-        if array is not None
-    )
-    flows = sum(flow.nbytes for job in snapshot.jobs for executor in job.executors for flow in executor.flows)
-    traffic = sum(len(executor.traffic) for job in snapshot.jobs for executor in job.executors)
-    executors = sum(len(job.executors) for job in snapshot.jobs)
-    return sum(arrays) + flows + EXECUTOR_BYTES * executors + TRAFFIC_BYTES * traffic
+def bytes_of(snapshot: Snapshot, pause: Callable[[], None] = lambda: None) -> int:
+    """Return the bytes that a snapshot takes, approximately.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot.
+    pause : callable
+        Called after each executor, so that a CPU-bound thread can yield.
+    """
+    found = 0
+    for job in snapshot.jobs:
+        for executor in job.executors:
+            arrays = executor.shard_load, executor.shard_bytes, executor.groups
+            found += sum([array.nbytes for array in arrays if array is not None])
+            found += sum([flow.nbytes for flow in executor.flows])
+            found += EXECUTOR_BYTES + TRAFFIC_BYTES * len(executor.traffic)
+            pause()
+    return found

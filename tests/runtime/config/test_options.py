@@ -167,7 +167,8 @@ def test_joining_node_takes_first_vacant_place_and_leaving_node_frees_one():
     grown = spec.with_guest("c").with_guest("d")
     assert (grown.nodes, grown.guests) == (("a", "b", "c", "d"), (2, 3))
     left = grown.without("c")
-    assert (left.nodes, left.guests, left.members) == (("a", "b", "", "d"), (3,), [(0, "a"), (1, "b"), (3, "d")])
+    assert (left.nodes, left.guests, left.members) == (("a", "b", "", "d"), (3,), ((0, "a"), (1, "b"), (3, "d")))
+    assert left.places == {"a": 0, "b": 1, "d": 3}
     assert (left.with_guest("e").nodes, left.with_guest("e").guests) == (("a", "b", "e", "d"), (3, 2))
     assert decode(JobSpec, encode(JobSpec, grown)) == grown
     assert spec.settled == {0}

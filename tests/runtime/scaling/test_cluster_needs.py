@@ -165,7 +165,7 @@ def test_job_that_restarts_needs_what_it_needed_before(fake, workers):
             if event is not None:
                 record.change(event)
             job = JobSnapshot(record.name, 1, (executor,))
-            coordinator.controller._remember(Snapshot(1.0, nodes, (job,)), Plan((), (), {}))
+            await coordinator.controller._remember(Snapshot(1.0, nodes, (job,)), 0, Plan((), (), {}))
             assert (await coordinator.cluster.need(ASK)).slots == slots
         await coordinator.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from dask_elastic.control.recording import decision_to_dict, dumps
@@ -43,4 +43,5 @@ def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]
     ]
     wanted = {str(executor): int(count) for executor, count in decision.wanted.items()}
     homes = [{**asdict(change), "executor": str(change.executor)} for change in decision.homes]
-    return {**decision_to_dict(decision), "wanted": wanted, "changes": changes, "homes": homes}
+    others = decision_to_dict(replace(decision, wanted={}, changes=(), homes=()))
+    return {**others, "wanted": wanted, "changes": changes, "homes": homes}
