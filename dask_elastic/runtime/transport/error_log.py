@@ -5,11 +5,22 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 SECONDS = 60.0
 """Seconds between two messages about errors of one kind."""
+
+KINDS = 100
+"""Most kinds of errors that are told apart at a time; further ones of the same work are counted together."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Errors of some work that look alike in the log; without places, all that are not told apart."""
+
+    what: str
+    places: tuple[str | tuple[str, int], ...] = ()
 
 
 @dataclass
@@ -24,7 +35,8 @@ class _Seen:
 class ErrorLog:
     """Logs errors that may come again in every round of a loop; used by one thread.
 
-    Errors are of one kind if the same work raises the same type at the same line.
+    Errors are of one kind if they come from the same work, and their tracebacks have the same types and lines, those of
+    their causes included. How deep a recursion is makes no difference.
 
     Parameters
     ----------
@@ -37,19 +49,20 @@ class ErrorLog:
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic):
         self._logger = logger
         self._clock = clock
-        self._seen: dict[tuple[str, str, str], _Seen] = {}
+        self._seen: dict[_Kind, _Seen] = {}
 
     def note(self, what: str, error: Exception) -> None:
         """Log the error of some work with its traceback, or count it if one of its kind was logged recently."""
-        last = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)][-1:]
-        kind = (what, type(error).__name__, "".join(last))
-        seen = self._seen.get(kind)
-        if seen is None:
+        kind = _Kind(what, tuple(dict.fromkeys(_places(error))))
+        if kind not in self._seen and len(self._seen) < KINDS:
             self._seen[kind] = _Seen(self._clock())
             self._logger.error(what, exc_info=error)
-        else:
-            # Not the error itself, whose frames would keep what they refer to.
-            seen.count, seen.newest = seen.count + 1, str(error)
+            return
+        seen = self._seen.get(kind)
+        if seen is None:
+            seen = self._seen.setdefault(_Kind(what), _Seen(self._clock()))
+        # Not the error itself, whose frames would keep what they refer to.
+        seen.count, seen.newest = seen.count + 1, f"{type(error).__name__}: {error}"
 
     def settle(self, *, ends: bool = False) -> None:
         """Log how many errors were counted, if that is due or the loop ends; called in each round."""
@@ -61,7 +74,25 @@ class ErrorLog:
             # A kind of which none came since the last message is new when it comes again.
             del self._seen[kind]
             if seen.count:
-                what, name, _ = kind
-                text = "%s: the same error %d times more in %.0f s, at last %s: %s"
-                self._logger.error(text, what, seen.count, since, name, seen.newest)
+                which = "the same error %d times more" if kind.places else "errors of other kinds %d times"
+                text = f"%s: {which} in %.0f s, at last %s"
+                self._logger.error(text, kind.what, seen.count, since, seen.newest)
                 self._seen |= {} if ends else {kind: _Seen(now)}
+
+
+def _places(error: BaseException) -> Iterator[str | tuple[str, int]]:
+    """Yield types and lines of the traceback of an error, and of the errors that are printed with it."""
+    left: list[BaseException | None] = [error]
+    # By their identity, since errors may be equal: the errors before an error may lead to it again.
+    yielded: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in yielded:
+            continue
+        yielded.add(id(each))
+        yield f"{type(each).__module__}.{type(each).__qualname__}"
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            yield frame.f_code.co_filename, line
+        # A cause suppresses the context.
+        left.append(each.__cause__ if each.__suppress_context__ else each.__context__)
+        left.extend(each.exceptions if isinstance(each, BaseExceptionGroup) else ())

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dask_elastic.runtime.transport.error_log import SECONDS, ErrorLog
+from dask_elastic.runtime.transport.error_log import KINDS, SECONDS, ErrorLog
 
 
 class Clock:
@@ -81,3 +81,82 @@ def test_error_after_a_pause_is_logged_with_its_traceback_again(log, clock, capl
     log.settle()
     note(log, OSError("full"))
     assert [record.exc_info is None for record in caplog.records] == [False, False]
+
+
+def send():
+    raise OSError("closed")
+
+
+def send_reply():
+    send()
+
+
+def send_credit():
+    send()
+
+
+def test_errors_of_one_library_line_are_logged_for_each_caller(log, caplog):
+    for _ in range(2):
+        for call in (send_reply, send_credit):
+            try:
+                call()
+            except OSError as error:
+                log.note("upkeep", error)
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
+    log.settle(ends=True)
+    assert [message.split(" in ")[0] for message in caplog.messages[2:]] == ["upkeep: the same error 1 times more"] * 2
+
+
+def test_errors_with_other_causes_are_logged_with_their_traceback(log, caplog):
+    def fail(before, *, shown):
+        try:
+            raise before
+        except Exception as error:
+            if shown:
+                raise RuntimeError("not done") from error
+            raise RuntimeError("not done") from None
+
+    for before, shown in ((OSError(), True), (ValueError(), True), (OSError(), False), (ValueError(), False)):
+        try:
+            fail(before, shown=shown)
+        except RuntimeError as error:
+            log.note("upkeep", error)
+    assert len(caplog.records) == 3
+    for inner in (OSError(), KeyError()):
+        note(log, ExceptionGroup("all", [inner]))
+    assert len(caplog.records) == 5
+
+
+def test_recursions_of_any_depth_are_one_kind(log, caplog):
+    def descend(depth):
+        if depth == 0:
+            raise ValueError("the end")
+        descend(depth - 1)
+
+    for depth in range(1, 50):
+        try:
+            descend(depth)
+        except ValueError as error:
+            log.note("upkeep", error)
+    assert len(caplog.records) == 1
+
+
+def test_errors_that_caused_each_other_are_logged(log, caplog):
+    first, second = ValueError("1"), ValueError("2")
+    first.__cause__, second.__cause__ = second, first
+    for _ in range(2):
+        note(log, first)
+    assert len(caplog.records) == 1
+
+
+def test_kinds_beyond_the_limit_are_counted_together(log, clock, caplog):
+    for number in range(KINDS + 20):
+        note(log, type(f"Error{number}", (Exception,), {})(number))
+    assert len(caplog.records) == KINDS
+    clock.now += SECONDS
+    log.settle()
+    *_, last = caplog.messages
+    assert last == f"upkeep: errors of other kinds 20 times in 60 s, at last Error{KINDS + 19}: {KINDS + 19}"
+    assert len(caplog.records) == KINDS + 1
+    note(log, OSError("new"))
+    assert caplog.records[-1].exc_info is not None
