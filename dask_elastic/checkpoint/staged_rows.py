@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dask_elastic.checkpoint.file_ref import Contents, FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import newest_generation
 from dask_elastic.vocab.errors import CheckpointCorrupt
 
 _FOLDER = "staged"
@@ -110,6 +111,10 @@ class StagedRows:
         """
         pattern = rf"{re.escape(sink)}-\d+-g(\d+)-c(\d+)\D"
         self._sweep(pattern, lambda generation, prepared: generation < below and prepared >= checkpoint)
+
+    def newest_generation(self) -> int:
+        """Return the newest generation of the job, 0 for none; it is reserved before anything of it starts."""
+        return newest_generation(self._folder)
 
     def _sweep(self, pattern: str, is_left: Callable[..., bool]) -> None:
         for name in self._folder.sizes(_FOLDER):

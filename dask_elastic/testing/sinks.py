@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.staged_rows import StagedRows
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.topology.transactions import Transactions
@@ -94,7 +95,8 @@ class _Job:
         self.run = run
         self.when = when
         self.generation = 0
-        self.staging = StagedRows(CheckpointFolder(f"memory://check_sink/{run}-{uuid.uuid4().hex}"))
+        self.folder = CheckpointFolder(f"memory://check_sink/{run}-{uuid.uuid4().hex}")
+        self.staging = StagedRows(self.folder)
         self.writers: list[SinkWriter] = []
         self.lost: list[SinkWriter] = []
         self.transactions: list[Transactions] = []
@@ -150,12 +152,12 @@ class _Job:
         """Lose all writers, and one more in its recovery; the next one gets the handles of all."""
         self.lost += self.writers
         handles = [pickle.loads(handle) for handle in self.manifest.handles]
-        self.generation += 1
+        self.generation = next_generation(self.folder)
         unlucky = self._open(0, node=2)
         for handle in handles[:1]:
             unlucky.commit(handle)
         self.lost.append(unlucky)
-        self.generation += 1
+        self.generation = next_generation(self.folder)
         writer = self._open(0, node=3)
         writer.recover(handles, self.manifest.checkpoint)
         self.writers, self.transactions = [writer], [Transactions()]

@@ -49,6 +49,9 @@ class Staging(Protocol):
         Only from `checkpoint` on: rows with a lower number may be prepared and not committed yet.
         """
 
+    def newest_generation(self) -> int:
+        """Return the newest generation of the job: writers of earlier ones have been replaced."""
+
 
 @dataclass(frozen=True)
 class SinkContext:

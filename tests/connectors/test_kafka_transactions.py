@@ -40,6 +40,8 @@ def staging(tmp_path):
 
 
 def opened(staging, generation=0, instance=0, servers="broker", **options):
+    # The coordinator reserves a generation before anything of it starts.
+    staging._folder.claim(f"generations/{generation:06d}")
     sink = sinks.Kafka("delays", servers, guarantee="exactly-once", **options)
     context = SinkContext(
         "job", "out", instance, instance, run="r", checkpoints=True, generation=generation, staging=staging
@@ -97,8 +99,59 @@ def test_lost_writer_that_continues_is_refused(broker, staging):
     lost.write(ROWS)
     prepared = lost.prepare(1)
     opened(staging, generation=1)
-    with pytest.raises(SinkError, match="fenced"):
+    with pytest.raises(SinkError, match=r"sink 'out' .* generation 1 of the job has replaced this one, 0\."):
         lost.commit(prepared)
+    assert numbers(broker) == []
+    assert list(broker.epochs.values()) == [2]
+
+
+def test_writer_of_an_earlier_generation_does_not_take_over(broker, staging):
+    running = opened(staging, generation=2)
+    with pytest.raises(SinkError, match="generation 2 of the job has replaced this one, 1"):
+        opened(staging, generation=1)
+    running.write(ROWS)
+    running.commit(running.prepare(1))
+    assert numbers(broker) == [1, 2, 3]
+    assert list(broker.epochs.values()) == [1]
+
+
+@pytest.mark.parametrize("when", ["at its start", "in its recovery"])
+def test_writer_takes_the_id_back_from_an_earlier_one_that_was_suspended_while_it_took_over(broker, staging, when):
+    first = opened(staging)
+    first.write(ROWS)
+    prepared, running = first.prepare(1), []
+    # The rows are of an instance whose node is lost, so a writer takes over that id when it recovers.
+    hung = opened(staging, generation=1, instance=1) if when == "in its recovery" else None
+    broker.suspended.append(lambda: running.append(opened(staging, generation=2)))
+    with pytest.raises(SinkError, match="generation 2 of the job has replaced this one, 1"):
+        opened(staging, generation=1) if hung is None else hung.recover([prepared], 1)
+    [writer] = running
+    writer.recover([prepared], 1)
+    assert numbers(broker) == [1, 2, 3]
+    writer.write(ROWS)
+    second = writer.prepare(2)
+    writer.commit(second)
+    writer.commit(second)
+    assert numbers(broker) == [1, 2, 3, 1, 2, 3]
+    assert broker.epochs["dask_elastic-job-out-r-0"] == 4
+
+
+def test_two_writers_of_one_generation_do_not_take_the_id_from_each_other_for_ever(broker, staging, monkeypatch):
+    writer = opened(staging, generation=1)
+    writer.write(ROWS)
+    prepared = writer.prepare(1)
+    takes = []
+
+    def begin_transaction(producer):
+        takes.append(producer.epoch)
+        opened(staging, generation=1)
+        producer.open, producer.offsets = [], {}
+
+    monkeypatch.setattr("transactional_broker.Producer.begin_transaction", begin_transaction)
+    with pytest.raises(SinkError, match="cannot send a message: fenced"):
+        writer.commit(prepared)
+    assert len(takes) == kafka_transactions.TAKEOVERS
+    monkeypatch.undo()
     assert numbers(broker) == []
 
 

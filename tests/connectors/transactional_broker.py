@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ class Broker:
     epochs: dict[str, int] = field(default_factory=dict)
     failing: list[str] = field(default_factory=list)
     """Calls that fail when they are made next: "commit" before it takes effect, "committed" after it."""
+    suspended: list[Callable[[], object]] = field(default_factory=list)
+    """What happens while the producer that takes over an id next is suspended just before."""
 
     def fail(self, step: str) -> None:
         if step in self.failing:
@@ -41,6 +44,8 @@ class Producer:
         self.offsets: dict[str, dict[tuple[str, int], int]] = {}
 
     def init_transactions(self, timeout: float) -> None:
+        if self.broker.suspended:
+            self.broker.suspended.pop()()
         self.epoch = self.broker.epochs[self.identity] = self.broker.epochs.get(self.identity, 0) + 1
 
     def _check(self) -> None:

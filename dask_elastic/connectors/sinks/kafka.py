@@ -180,8 +180,8 @@ class _Sender(SinkWriter):
         staging = self._context.staging
         if not isinstance(prepared, KafkaTransaction) or staging is None:
             raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Kafka.")
-        options = self._sink._client_options()
-        Committer(prepared.identity, prepared.topic, options, self._where).commit(prepared, staging)
+        options, generation = self._sink._client_options(), self._context.generation
+        Committer(prepared.identity, prepared.topic, options, staging, generation, self._where).commit(prepared)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         super().recover(prepared, checkpoint)

@@ -31,6 +31,13 @@ COMMIT_SECONDS = 300.0
 TRANSACTION_SECONDS = 300
 """How long the brokers wait for an open transaction of a lost writer, unless another writer ends it before."""
 
+TAKEOVERS = 5
+"""How often a writer takes over its transactional id for one commit: each writer of an earlier generation that wakes
+meanwhile may take it once."""
+
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FATAL", "_STATE"}
+"""How the client library refuses calls once another writer has the transactional id; the last two for later calls."""
+
 MOST_BYTES = 1_000_000
 OVERHEAD = 512
 """The default of `message.max.bytes`, and what is left of it for the envelope of a message."""
@@ -85,7 +92,8 @@ class TransactionWriter(SinkWriter):
     The transaction also commits the number of the checkpoint as an offset of a group of the instance. Before it sends
     anything, a writer takes over the transactional id, which ends any transaction of a lost writer of the instance, and
     reads that offset: if it is as high as the checkpoint, the messages were committed before. A lost writer that
-    continues is refused by the brokers from then on.
+    continues is refused by the brokers from then on. If it was suspended just before it took over the id, and does so
+    later, it finds that the job has a later generation, and ends; the writer of the newest one takes the id back.
     """
 
     def __init__(
@@ -111,7 +119,7 @@ class TransactionWriter(SinkWriter):
         self._held_bytes = 0
         self._staged: list[Any] = []
         self._most = int(self._options.get("message.max.bytes", MOST_BYTES)) - OVERHEAD
-        self._committer = Committer(self._identity, topic, self._options, where)
+        self._committer = self._committer_of(self._identity, topic)
         # Brokers that do not allow the transactions are found before any row is processed.
         self._committer.open()
 
@@ -155,12 +163,12 @@ class TransactionWriter(SinkWriter):
         if not isinstance(prepared, KafkaTransaction):
             raise SinkError(f"{self._where}: {prepared!r} is not a transaction of sinks.Kafka.")
         if prepared.identity == self._identity and prepared.topic == self._topic:
-            self._committer.commit(prepared, self._staging)
+            self._committer.commit(prepared)
             return
-        Committer(prepared.identity, prepared.topic, self._options, self._where).commit(prepared, self._staging)
+        self._committer_of(prepared.identity, prepared.topic).commit(prepared)
         if prepared.identity == self._identity:
             # Of another topic, which the sink had before the job was resumed: it has taken over the transactional id.
-            self._committer = Committer(self._identity, self._topic, self._options, self._where)
+            self._committer = self._committer_of(self._identity, self._topic)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
         """Commit what a checkpoint holds, and delete what writers of earlier generations have left."""
@@ -169,6 +177,9 @@ class TransactionWriter(SinkWriter):
         self._staging.sweep(self._prefix, self._generation)
         # Of instances that do not run any more, too; what they have prepared is committed by another one.
         self._staging.sweep_unprepared(self._operator, self._generation, checkpoint)
+
+    def _committer_of(self, identity: str, topic: str) -> Committer:
+        return Committer(identity, topic, self._options, self._staging, self._generation, self._where)
 
     def _stage(self) -> None:
         if self._held:
@@ -179,7 +190,7 @@ class TransactionWriter(SinkWriter):
 
 
 class Committer:
-    """Sends transactions under one transactional id, which it takes over from other writers when it is used first.
+    """Sends transactions under one transactional id, which it takes over from earlier writers when it is used first.
 
     Parameters
     ----------
@@ -189,27 +200,48 @@ class Committer:
         The topic.
     options : mapping
         Options of the client.
+    staging : Staging
+        Has the staged messages, and the newest generation.
+    generation : int
+        The writer's generation.
     where : str
         Sink, job and topic, for errors.
     """
 
-    def __init__(self, identity: str, topic: str, options: Mapping[str, Any], where: str):
+    def __init__(
+        self, identity: str, topic: str, options: Mapping[str, Any], staging: Staging, generation: int, where: str
+    ):
         self._identity = identity
         self._topic = topic
         self._options = dict(options)
+        self._staging = staging
+        self._generation = generation
         self._where = where
         self._clients: tuple[Producer, Consumer] | None = None
 
-    def commit(self, transaction: KafkaTransaction, staging: Staging) -> None:
+    def commit(self, transaction: KafkaTransaction) -> None:
         """Send staged messages in one transaction, unless they were committed before, and delete them."""
-        if self.newest() < transaction.checkpoint:
-            batches = [staging.read(file) for file in transaction.files]
-            if any(batch is None for batch in batches):
-                logger.warning(_MISSING, self._where, transaction.checkpoint)
-            else:
-                self.send([rows for batch in batches if batch is not None for rows in batch], transaction.checkpoint)
+        for left in reversed(range(TAKEOVERS)):
+            try:
+                self._send_new(transaction)
+                break
+            except SinkError as error:
+                # In the newest generation, a writer of an earlier one was hung just before it took over the id.
+                if not left or not _is_fenced(error):
+                    raise
+                logger.warning("%s This writer takes the id back, unless the job has a later generation.", error)
         for file in transaction.files:
-            staging.delete(file)
+            self._staging.delete(file)
+
+    def _send_new(self, transaction: KafkaTransaction) -> None:
+        """Send staged messages, unless they were committed before."""
+        if self.newest() >= transaction.checkpoint:
+            return
+        batches = [self._staging.read(file) for file in transaction.files]
+        if any(batch is None for batch in batches):
+            logger.warning(_MISSING, self._where, transaction.checkpoint)
+        else:
+            self.send([rows for batch in batches if batch is not None for rows in batch], transaction.checkpoint)
 
     def newest(self) -> int:
         """Return the newest checkpoint that was committed, 0 for none; no other writer commits a later one then."""
@@ -269,9 +301,23 @@ class Committer:
                 consumer = confluent_kafka.Consumer(reading, logger=logger)
             except confluent_kafka.KafkaException as error:
                 raise SinkError(f"{self._where}: cannot be opened: {error}") from error
-            self._tried("take over the transactional id", lambda: producer.init_transactions(CALL_SECONDS))
+            self._tried("take over the transactional id", functools.partial(self._take_over, producer))
             self._clients = producer, consumer
         return self._clients
+
+    def _take_over(self, producer: Producer) -> None:
+        self._check_newest()
+        producer.init_transactions(CALL_SECONDS)
+        # This process may have been suspended in between, and have taken the id from the writer that replaced this one.
+        self._check_newest()
+
+    def _check_newest(self) -> None:
+        newest = self._staging.newest_generation()
+        if newest > self._generation:
+            raise SinkError(
+                f"{self._where}: generation {newest} of the job has replaced this one, {self._generation}. Its writers "
+                "commit the rows; this one ends."
+            )
 
     def _produce(self, producer: Producer, key: bytes | None, value: bytes | None) -> None:
         while True:
@@ -296,3 +342,11 @@ class Committer:
                         f"{self._where}: cannot {what}: {reason.str()}. The rows are kept in the folder of the "
                         "checkpoints; resume the job when the brokers answer and allow transactions."
                     ) from error
+
+
+def _is_fenced(error: SinkError) -> bool:
+    """Return whether the brokers have refused a call, since another writer has taken over the transactional id."""
+    from confluent_kafka import KafkaException
+
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].name() in _FENCED
