@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 
 import pytest
 
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_calls import MoveExecutor, Stop
-from dask_elastic.runtime.protocol.part_calls import Forget, Members, Prepare
+from dask_elastic.runtime.protocol.part_calls import Forget, Members, Prepare, StartSources
 from dask_elastic.runtime.scheduler import membership
-from dask_elastic.vocab.errors import JobEnded
+from dask_elastic.vocab.errors import JobEnded, NodeLost
 
 
 async def submit(coordinator, fake):
@@ -62,6 +64,77 @@ def test_worker_joins_as_soon_as_a_guest_that_hangs_is_removed(on, fake, monkeyp
         assert coordinator.membership._waits.keys() == {"guest"}
 
     on({"a": 2}, test)
+
+
+def test_worker_joins_while_a_guest_that_was_removed_does_not_answer(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        scheduler.add("new")
+        for kind in (Members, Forget):
+            scheduler.held["guest", kind] = asyncio.Event()
+        joining = asyncio.ensure_future(coordinator.membership.join_new())
+        while "guest" not in [address for address, call in scheduler.asked(Members) if "new" in call.nodes]:
+            await asyncio.sleep(0)
+        removing = asyncio.ensure_future(coordinator.membership.expel(record, "guest"))
+        async with asyncio.timeout(50):
+            await joining
+        assert record.nodes == ["a", "new"]
+        assert not removing.done()
+        assert record.expelling == set()
+        scheduler.held["guest", Forget].set()
+        await removing
+
+    on({"a": 2}, test)
+
+
+def test_worker_joins_while_another_one_that_could_not_join_does_not_answer(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("hangs")
+        scheduler.answers["hangs", Prepare] = NodeLost("no way there")
+        gate = scheduler.held["hangs", Forget] = asyncio.Event()
+        refused = asyncio.ensure_future(coordinator.membership.join_new())
+        while not scheduler.asked(Forget):
+            await asyncio.sleep(0)
+        scheduler.add("new")
+        async with asyncio.timeout(50):
+            await coordinator.membership.join_new()
+        assert record.nodes == ["a", "new"]
+        assert not refused.done()
+        gate.set()
+        await refused
+
+    on({"a": 2}, test)
+
+
+@pytest.mark.parametrize("kind", [Prepare, StartSources])
+def test_no_call_is_left_over_when_the_join_of_many_workers_is_given_up(on, fake, kind):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        new = [f"new{number}" for number in range(2 * membership.CALLS_AT_ONCE)]
+        for address in new:
+            scheduler.add(address)
+        gates = [scheduler.held.setdefault((address, kind), asyncio.Event()) for address in ("a", "guest", *new)]
+        joining = asyncio.ensure_future(coordinator.membership.join_new())
+        made = len(scheduler.asked(kind))
+        while len(scheduler.asked(kind)) < made + membership.CALLS_AT_ONCE:
+            await asyncio.sleep(0)
+        removing = asyncio.ensure_future(coordinator.membership.expel(record, "guest"))
+        await fake.settle()
+        for gate in gates:
+            gate.set()
+        await asyncio.gather(removing, joining)
+        assert set(record.addresses) == {"a", *new}
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        on({"a": 2}, test)
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
 
 
 def test_join_whose_call_is_cancelled_is_not_tried_again_at_once(on, fake):

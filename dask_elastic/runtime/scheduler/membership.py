@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from dask_elastic.runtime.protocol import part_calls
-from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.calls import A, Call, Version
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -155,21 +156,23 @@ class Membership:
                     return None
                 for address in addresses:
                     spec = spec.with_guest(address)
+                error: ElasticError | Relayed | None = None
                 try:
                     introduced = await self._introduced(record, spec, addresses)
                     self._check_unchanged(record, before, addresses)
-                except (ElasticError, Relayed) as error:
-                    self._put_off(record, addresses, error)
-                    await self._dismiss(record, before.generation_id, addresses, record.joinings)
-                    return error
-                if introduced:
+                except (ElasticError, Relayed) as raised:
+                    error = self._put_off(record, addresses, raised)
+                if error is None and introduced:
                     record.spec = spec
                     for address in addresses:
                         self._waits.pop(address, None)
                     logger.info("job %r: %s joined", record.name, ", ".join(addresses))
                     return None
-                # The removal of that node waits for the lock already.
-                await self._dismiss(record, before.generation_id, addresses, record.joinings)
+                incarnation = record.joinings
+            # Without the lock: they may hang. If they give way, the removal of that node has waited for it.
+            await self._dismiss(record, before.generation_id, addresses, incarnation)
+            if error is not None:
+                return error
 
     async def _introduced(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> bool:
         """Introduce new nodes; returns False if a node is to be removed first, since it may hang, and they need it."""
@@ -194,14 +197,14 @@ class Membership:
         places = [spec.nodes.index(address) for address in addresses]
         parts = [replace(spec, node=node, incarnation=record.joinings) for node in places]
         await _all(
-            self._soon(self.calls.one(address, part_calls.Prepare(part, record.components)), address)
+            partial(self._soon, address, part_calls.Prepare(part, record.components))
             for address, part in zip(addresses, parts, strict=True)
         )
         _require_generation(record, spec)
         record.incarnations.update(dict.fromkeys(places, record.joinings))
         await self._announce(record, spec)
         start = part_calls.StartSources(*spec.generation_id)
-        await _all(self._soon(self.calls.one(address, start), address) for address in addresses)
+        await _all(partial(self._soon, address, start) for address in addresses)
 
     async def _announce(self, record: JobRecord, spec: JobSpec) -> None:
         """Announce the nodes of one generation of a job to all of them.
@@ -214,11 +217,10 @@ class Membership:
         _require_generation(record, spec)
         record.changes += 1
         members = part_calls.Members(*spec.generation_id, record.changes, spec.nodes, spec.guests)
-        await _all(self._soon(self.calls.one(address, members), address) for address in record.addresses)
+        await _all(partial(self._soon, address, members) for address in record.addresses)
 
-    @staticmethod
-    async def _soon(call: Awaitable[T], address: str) -> T:
-        """Wait for a call, with a timeout: a worker that hangs would block joins and leaves of others.
+    async def _soon(self, address: str, call: Call[A]) -> A:
+        """Call a worker, with a timeout: one that hangs would block joins and leaves of others.
 
         Raises
         ------
@@ -226,7 +228,7 @@ class Membership:
             If it takes too long.
         """
         try:
-            return await asyncio.wait_for(call, ANSWER_SECONDS)
+            return await asyncio.wait_for(self.calls.one(address, call), ANSWER_SECONDS)
         except TimeoutError as error:
             raise NodeLost(f"worker {address} did not answer within {ANSWER_SECONDS:g} s") from error
 
@@ -253,7 +255,7 @@ class Membership:
     ) -> None:
         """Have workers forget their part of a job; a worker that has joined again meanwhile ignores the call."""
         forget = part_calls.Forget(*generation_id, incarnation)
-        calls = (self._soon(self.calls.one(address, forget), address) for address in addresses)
+        calls = (self._soon(address, forget) for address in addresses)
         for result in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(result, BaseException):
                 logger.debug("job %r: forget: %s", record.name, result)
@@ -279,13 +281,17 @@ class Membership:
             self._introducing[record].cancel()
         try:
             async with record.membership:
-                await self._expel(record, address)
+                left = await self._expel(record, address)
         finally:
             record.expelling.discard(address)
+        # Without the lock: it probably hangs.
+        if left is not None and address in self.workers:
+            await self._dismiss(record, *left)
 
-    async def _expel(self, record: JobRecord, address: str) -> None:
+    async def _expel(self, record: JobRecord, address: str) -> tuple[JobGeneration, list[str], int] | None:
+        """Remove a node from a job; returns which part its worker is to forget, if it has left."""
         if not record.live or record.halted or address not in record.spec.nodes or record.needs(address):
-            return
+            return None
         before = record.spec
         node = before.nodes.index(address)
         logger.warning("job %r goes on without %s", record.name, address)
@@ -293,13 +299,13 @@ class Membership:
             await self._replace_cores(record, key, node)
             if not record.runs(before.generation):
                 # The next generation has its own nodes, and its own cores.
-                return
+                return None
         incarnation = record.incarnations.get(node, 0)
         record.leave(address)
         await self._announce_to_most(record, record.spec, f"{address} has left")
         if address in self.workers:
             self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
-            await self._dismiss(record, before.generation_id, [address], incarnation)
+        return before.generation_id, [address], incarnation
 
     async def _announce_to_most(self, record: JobRecord, spec: JobSpec, what: str) -> None:
         """Announce the nodes; one that does not answer is lost itself, and gets them with its part if it joins again.
@@ -340,8 +346,7 @@ class Membership:
             new = places - set(record.spec.guests)
             for node in places if record.live else ():
                 # Its counts stay when it has left.
-                asked = self.calls.one(record.nodes[node], part_calls.Report(*record.generation_id))
-                report = await self._soon(asked, record.nodes[node])
+                report = await self._soon(record.nodes[node], part_calls.Report(*record.generation_id))
                 record.receive(node, report)
             if new and record.live:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
@@ -362,13 +367,14 @@ def places_of(record: JobRecord, workers: Iterable[str]) -> set[int]:
     return {record.spec.places[address] for address in workers if address in record.spec.places}
 
 
-async def _all(calls: Iterable[Awaitable[Any]]) -> None:
-    """Wait for all calls, a few at a time, then raise the first error."""
+async def _all(calls: Iterable[Callable[[], Awaitable[Any]]]) -> None:
+    """Make all calls, a few at a time, then raise the first error."""
     slots = asyncio.Semaphore(CALLS_AT_ONCE)
 
-    async def in_turn(call: Awaitable[Any]) -> None:
+    async def in_turn(call: Callable[[], Awaitable[Any]]) -> None:
         async with slots:
-            await call
+            # Only now: a call that has begun must be awaited, also if all are given up.
+            await call()
 
     for result in await asyncio.gather(*map(in_turn, calls), return_exceptions=True):
         if isinstance(result, BaseException):
