@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from pathlib import Path
@@ -58,3 +59,5 @@ def leave_out_modules() -> None:
         _FROZEN = True
         gc.collect()
         gc.freeze()
+        # Otherwise files that modules of users hold open, in objects that refer to each other, would not be written.
+        atexit.register(gc.unfreeze)

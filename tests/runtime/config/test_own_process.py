@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -46,7 +48,34 @@ def test_collection_leaves_out_what_is_there_in_a_process_of_its_own(own, monkey
     monkeypatch.setattr(own_process, "is_own_process", lambda: own)
     monkeypatch.setattr(own_process, "_FROZEN", False)
     monkeypatch.setattr(own_process.gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.setattr(own_process.atexit, "register", lambda function: None)
     # A second installation of the plugin freezes nothing of the first one.
     leave_out_modules()
     leave_out_modules()
     assert frozen == [True] * own
+
+
+PRELOADED = """
+class Log:
+    def __init__(self, path):
+        self.itself = self
+        self.file = open(path, "w")
+        self.file.write("the last rows")
+"""
+
+
+def test_files_that_preloaded_modules_have_open_are_written_at_the_end_of_the_process(tmp_path):
+    (tmp_path / "preloaded.py").write_text(PRELOADED)
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import preloaded
+from dask_elastic.runtime.config import own_process
+
+preloaded.log = preloaded.Log({str(tmp_path / "rows")!r})
+own_process.is_own_process = lambda: True
+own_process.leave_out_modules()
+assert own_process.gc.get_freeze_count() > 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+    assert (tmp_path / "rows").read_text() == "the last rows"
