@@ -37,8 +37,8 @@ class RemoteFiles:
     Notes
     -----
     That a file never replaces another is guaranteed by the store where it supports conditional requests through fsspec
-    (S3, Google Cloud Storage), and else checked before. A writer that is killed leaves a hidden file where files are
-    renamed, as on a local disk.
+    (S3, Google Cloud Storage), by most servers of SFTP, and else checked before. A writer that is killed leaves a
+    hidden file where files are renamed, as on a local disk.
 
     Examples
     --------
@@ -83,16 +83,51 @@ class RemoteFiles:
         folder, _, name = target.rpartition("/")
         partial = f"{folder}/.{name}.{uuid.uuid4().hex}"
         try:
-            self._filesystem.pipe_file(partial, contents)
+            self._create(partial, contents)
             if self._filesystem.exists(target):
                 raise FileExistsError(target)
-            self._filesystem.mv(partial, target)
+            self._rename(partial, target)
             if self._filesystem.exists(partial):
                 # WebHDFS answers without an error, also if the file exists.
                 raise OSError(errno.EIO, "it was not renamed", partial)
         except BaseException:
             with suppress(OSError):
                 self._filesystem.rm_file(partial)
+            raise
+
+    def _create(self, path: str, contents: bytes) -> None:
+        """Write a file, in a folder that is made if need be: SFTP and FTP do not make it."""
+        try:
+            self._filesystem.pipe_file(path, contents)
+        except Exception:  # each client has its own errors, and those of FTP are no OSError
+            folder = path.rpartition("/")[0]
+            if self._filesystem.exists(folder):
+                raise
+            self._make_folder(folder)
+            self._filesystem.pipe_file(path, contents)
+
+    def _make_folder(self, folder: str) -> None:
+        if not folder or self._filesystem.exists(folder):
+            return
+        self._make_folder(folder.rpartition("/")[0])
+        try:
+            self._filesystem.mkdir(folder, create_parents=False)
+        except Exception:  # another process may have made it at the same moment
+            if not self._filesystem.exists(folder):
+                raise
+
+    def _rename(self, path: str, target: str) -> None:
+        """Rename a file to a name that is free."""
+        client = getattr(self._filesystem, "ftp", None)
+        if client is None or not hasattr(client, "posix_rename"):
+            self._filesystem.mv(path, target)
+            return
+        # fsspec asks for an extension of OpenSSH, which other servers lack, and which replaces files.
+        try:
+            client.rename(path, target)
+        except OSError as error:
+            if self._filesystem.exists(target):
+                raise FileExistsError(target) from error
             raise
 
     def append(self, path: str, appender: LocalAppender | None, buffers: Iterable[Contents]) -> LocalAppender | None:

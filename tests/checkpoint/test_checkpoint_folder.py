@@ -6,6 +6,7 @@ import pickle
 import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -53,12 +54,56 @@ class RenamingFileSystem(PlainFileSystem):
         super().pipe_file(path, value)
 
 
+class SecureFileSystem(RenamingFileSystem):
+    """A file system over SFTP: it makes no folders by itself, and its server lacks the renaming that replaces files."""
+
+    protocol = ("secure", "sftp")
+    late = staticmethod(lambda: None)
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("secure:/"))
+
+    @property
+    def ftp(self):
+        return SimpleNamespace(rename=self._rename, posix_rename=self._posix_rename)
+
+    def pipe_file(self, path, value, **kwargs):
+        self._require(path)
+        super().pipe_file(path, value)
+
+    def mkdir(self, path, create_parents=True, **kwargs):
+        assert not create_parents
+        self._require(path)
+        if self.exists(path):
+            raise OSError("Failure")
+        super().mkdir(path, create_parents=False)
+
+    def mv(self, old, new):
+        self.ftp.posix_rename(old, new)
+
+    def _require(self, path):
+        parent = self._parent(path)
+        if parent.strip("/") and not self.isdir(parent):
+            raise FileNotFoundError(errno.ENOENT, "No such file")
+
+    def _rename(self, old, new):
+        self.late()
+        if self.exists(new):
+            raise OSError("Failure")
+        super().mv(old, new)
+
+    def _posix_rename(self, old, new):
+        raise OSError("Operation unsupported")
+
+
 fsspec.register_implementation("full", FullFileSystem, clobber=True)
+fsspec.register_implementation("secure", SecureFileSystem, clobber=True)
 fsspec.register_implementation("renaming", RenamingFileSystem, clobber=True)
 fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
 
 
-@pytest.fixture(params=["path", "file://", "memory://", "plain://", "renaming://"])
+@pytest.fixture(params=["path", "file://", "memory://", "plain://", "renaming://", "secure://"])
 def url(request, tmp_path):
     if request.param == "path":
         return str(tmp_path / "jobs" / "delays")
@@ -217,6 +262,42 @@ def test_write_that_fails_on_a_file_system_that_renames_leaves_no_file(step, mon
     with pytest.raises(CheckpointError, match="it was not renamed"):
         folder.write("a", [b"rows"])
     assert folder.sizes("") == {}
+
+
+def test_file_that_another_process_writes_while_an_sftp_server_renames_is_not_replaced(monkeypatch):
+    folder = CheckpointFolder("secure://late")
+
+    def write():
+        for name in ("a", "b"):
+            fsspec.filesystem("memory").pipe_file(f"/late/{name}", b"of another process")
+
+    monkeypatch.setattr(SecureFileSystem, "late", lambda *_: write())
+    with pytest.raises(CheckpointError, match="secure://late/a exists already"):
+        folder.write("a", [b"rows"])
+    assert not folder.claim("b")
+    assert folder.sizes("") == {"a": 18, "b": 18}
+
+
+def test_folders_that_another_process_makes_at_the_same_time_are_no_error(monkeypatch):
+    real = SecureFileSystem.mkdir
+
+    def mkdir(self, path, **options):
+        real(self, path, **options)
+        real(self, path, **options)
+
+    monkeypatch.setattr(SecureFileSystem, "mkdir", mkdir)
+    folder = CheckpointFolder("secure://shared/jobs/delays")
+    folder.write("state/1/a", [b"rows"])
+    assert folder.sizes("state/1") == {"a": 4}
+
+
+def test_folder_of_sftp_that_cannot_be_made_is_an_error_with_its_reason(monkeypatch):
+    def mkdir(self, path, **options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(SecureFileSystem, "mkdir", mkdir)
+    with pytest.raises(CheckpointError, match=r"cannot write secure://closed/state/a: PermissionError: .* denied"):
+        CheckpointFolder("secure://closed").write("state/a", [b"rows"])
 
 
 class LateFileSystem(MemoryFileSystem):
