@@ -33,12 +33,13 @@ class LocalAppender:
     Examples
     --------
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "rows"
-    >>> appender = LocalAppender(path)
-    >>> appender.write([b"ro", b"ws"])
-    >>> appender.sync()
-    >>> appender.close()
-    >>> path.read_bytes()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "rows"
+    ...     appender = LocalAppender(path)
+    ...     appender.write([b"ro", b"ws"])
+    ...     appender.sync()
+    ...     appender.close()
+    ...     path.read_bytes()
     b'rows'
     """
 

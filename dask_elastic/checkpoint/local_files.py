@@ -28,9 +28,10 @@ class LocalFiles:
     Examples
     --------
     >>> import tempfile
-    >>> files = LocalFiles(tempfile.mkdtemp())
-    >>> files.write("state/1.arrows", [b"ro", b"ws"])
-    >>> files.read("state/1.arrows").to_pybytes(), files.sizes("state"), files.folders("")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = LocalFiles(folder)
+    ...     files.write("state/1.arrows", [b"ro", b"ws"])
+    ...     files.read("state/1.arrows").to_pybytes(), files.sizes("state"), files.folders("")
     (b'rows', {'1.arrows': 4}, ['state'])
     """
 

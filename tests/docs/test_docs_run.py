@@ -34,12 +34,14 @@ def heading_anchors(text: str) -> set[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", [p for p in PAGES if page.blocks(p.read_text(encoding="utf-8"))], ids=name_of)
-def test_code_of_page_runs_and_prints_the_shown_output(path, tmp_path):
+def test_code_of_page_runs_and_prints_the_shown_output(path, tmp_path, tmp_path_factory):
+    # A reader keeps the folders that pages make for checkpoints; pytest removes them.
+    temporary = tmp_path_factory.mktemp("temporary")
     here = [str(ROOT), str(ROOT / "plugins"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-W", "ignore:Port", str(ROOT / "tests" / "docs" / "page.py"), str(path)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(here)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(here), "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
         timeout=580,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,12 @@ def test_folders_have_at_most_thirty_modules():
     assert folders["dask_elastic/executor"] > 20
     assert crowded(folders) == []
     assert crowded({"a": 30, "b": 31}) == ["b has 31 modules"]
+
+
+def test_examples_in_docstrings_remove_their_temporary_files():
+    kept = re.compile(r"^ *(>>>|\.\.\.) .*\b(mkdtemp|mkstemp)\(", re.MULTILINE)
+    modules = [path for top in ("dask_elastic", "plugins") for path in sorted((ROOT / top).rglob("*.py"))]
+    assert [str(path.relative_to(ROOT)) for path in modules if kept.search(path.read_text())] == []
 
 
 def test_every_import_package_has_py_typed():

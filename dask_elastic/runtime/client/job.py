@@ -290,8 +290,11 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         >>> topology = de.Topology("letters")
         >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
         >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
-        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
-        ...     job = de.submit(topology, client, checkpoint=tempfile.mkdtemp())
+        >>> with (
+        ...     tempfile.TemporaryDirectory() as folder,
+        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
+        ... ):
+        ...     job = de.submit(topology, client, checkpoint=folder)
         ...     number = job.checkpoint()
         ...     int(job.checkpoints()["number"].max()) == number
         True
@@ -329,12 +332,16 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         >>> topology = de.Topology("letters")
         >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
         >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
-        >>> folder, saved = tempfile.mkdtemp(), tempfile.mkdtemp()
-        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+        >>> with (
+        ...     tempfile.TemporaryDirectory() as folder,
+        ...     tempfile.TemporaryDirectory() as saved,
+        ...     tempfile.TemporaryDirectory() as continued,
+        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
+        ... ):
         ...     job = de.submit(topology, client, checkpoint=folder)
         ...     number = job.savepoint(saved)
         ...     job.stop()
-        ...     de.resume(saved, client, checkpoint=tempfile.mkdtemp()).status
+        ...     de.resume(saved, client, checkpoint=continued).status
         'running'
         """
         return self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(url).url)).number

@@ -178,8 +178,11 @@ class JobReader(JobMeasures):
         >>> topology = de.Topology("letters")
         >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
         >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
-        >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
-        ...     job = de.submit(topology, client, checkpoint=tempfile.mkdtemp())
+        >>> with (
+        ...     tempfile.TemporaryDirectory() as folder,
+        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
+        ... ):
+        ...     job = de.submit(topology, client, checkpoint=folder)
         ...     number = job.checkpoint()
         ...     job.checkpoints()["error"].isna().all()
         np.True_

@@ -109,8 +109,10 @@ def resume(
     >>> topology = de.Topology("letters")
     >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b", "a"]}), rate=1))
     >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
-    >>> folder = tempfile.mkdtemp()
-    >>> with Client(n_workers=1, processes=False, dashboard_address=None) as client:
+    >>> with (
+    ...     tempfile.TemporaryDirectory() as folder,
+    ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
+    ... ):
     ...     job = de.submit(topology, client, checkpoint=folder)
     ...     number = job.checkpoint()
     ...     job.stop()
