@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,8 +18,11 @@ from dask_elastic.spark.data_source import DaskElasticSource, StreamWriter
 GATED = 1
 """The epoch that stops."""
 
-# Code that runs for seconds only.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+# Code that runs for seconds only. Java does not read TMPDIR.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    f" -Djava.io.tmpdir={tempfile.gettempdir()}"
+)
 
 CONFIG = {
     # Each file is a partition.

@@ -144,8 +144,14 @@ class Drivers:
         self.running = {}
 
     def launch(self, name):
-        """Start a driver, which waits for its file."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], *sys.path]))}
+        """Start a driver, which waits for its file. What it leaves in its temporary folder, pytest removes."""
+        temporary = self.folder / "temporary"
+        temporary.mkdir(exist_ok=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], *sys.path])),
+            "TMPDIR": str(temporary),
+        }
         log = (self.folder / f"{name}.log").open("wb")
         self.running[name] = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(self.folder), name],
