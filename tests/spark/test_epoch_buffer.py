@@ -203,6 +203,20 @@ def test_abort_drops_all_rows_and_unblocks_writers(make, tmp_path):
     assert (buffer.memory, buffer.spilled, (tmp_path / "spilled").exists()) == (0, 0, False)
 
 
+def test_chunk_that_is_written_during_abort_leaves_no_file_and_no_folder(make, tmp_path, monkeypatch):
+    buffer, _ = make(0)
+    write = epoch_buffer._write
+
+    def writing(path, chunk):
+        buffer.abort()
+        write(path, chunk)
+
+    monkeypatch.setattr(epoch_buffer, "_write", writing)
+    with pytest.raises(HandoffError, match="is not being staged"):
+        asyncio.run(stage(buffer, 0, 1))
+    assert not (tmp_path / "spilled").exists()
+
+
 def test_event_loop_deletes_no_spilled_rows(make, tmp_path, monkeypatch):
     buffer, _ = make(1)
     plain, on_loop = Path.unlink, []

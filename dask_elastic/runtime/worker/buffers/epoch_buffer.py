@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,6 +153,10 @@ class EpochBuffer:
                 self.peak_spilled = max(self.peak_spilled, self._staging.spilled)
         except BaseException:
             path.unlink(missing_ok=True)
+            if self._aborted.is_set():
+                # The folder was made again; other chunks that are being written there remove it after that.
+                with suppress(OSError):
+                    self._directory.rmdir()
             raise
 
     async def finish(self, attempt: AttemptId) -> SpoolFile | None:
