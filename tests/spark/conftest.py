@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from distributed import Client, LocalCluster
 from pyspark.sql import SparkSession
@@ -22,6 +24,17 @@ def spark() -> Iterator[SparkSession]:
     running = session("tests", master="local[2]", config=SMALL)
     yield running
     running.stop()
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path) -> Path:
+    """Return a folder with links to Spark's files: its local cluster writes there what executors print."""
+    made = tmp_path / "spark-home"
+    made.mkdir()
+    for part in Path(pyspark.__file__).parent.iterdir():
+        if part.name != "work":
+            (made / part.name).symlink_to(part)
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,12 @@ def report(job, folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    config = {"spark.executor.memory": "512m", "spark.driver.memory": "512m"}
+    # Java does not delete the temporary files of a process that is killed.
+    config = {
+        "spark.executor.memory": "512m",
+        "spark.driver.memory": "512m",
+        "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={folder}",
+    }
     spark = session("lost-executor", master="local-cluster[2,1,512]", config=config)
     register(spark)
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:

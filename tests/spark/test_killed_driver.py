@@ -139,9 +139,10 @@ class Gates:
 class Drivers:
     """The processes of Spark."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, spark_home):
         self.folder = folder
         self.running = {}
+        self._spark_home = spark_home
 
     def launch(self, name):
         """Start a driver, which waits for its file. What it leaves in its temporary folder, pytest removes."""
@@ -150,6 +151,7 @@ class Drivers:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], *sys.path])),
+            "SPARK_HOME": str(self._spark_home),
             "TMPDIR": str(temporary),
         }
         log = (self.folder / f"{name}.log").open("wb")
@@ -191,8 +193,8 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers(tmp_path):
-    made = Drivers(tmp_path)
+def drivers(tmp_path, spark_home):
+    made = Drivers(tmp_path, spark_home)
     yield made
     made.close()
 

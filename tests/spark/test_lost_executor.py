@@ -16,9 +16,13 @@ EVERY = bool(os.environ.get("DASK_ELASTIC_EVERY_CRASH"))
 
 
 @pytest.mark.timeout(SECONDS + 20)
-def test_killed_spark_executors_lose_and_repeat_no_row(tmp_path):
+def test_killed_spark_executors_lose_and_repeat_no_row(tmp_path, spark_home):
     # In a separate process: a process can have only one Spark session, which the other tests use.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], *sys.path]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], *sys.path])),
+        "SPARK_HOME": str(spark_home),
+    }
     running = subprocess.Popen(
         [sys.executable, str(SCRIPT), str(tmp_path)],
         stdout=subprocess.PIPE,
