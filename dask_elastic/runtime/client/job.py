@@ -195,7 +195,7 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         deadline = None if seconds is None else time.monotonic() + seconds
         with Progress(progress) as line:
             try:
-                described = self._describe()
+                described = self._noted(self._ask(job_calls.Wait(self.name, 0.0)))
                 while described.live:
                     line.show(described)
                     left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())

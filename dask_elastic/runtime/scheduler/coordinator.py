@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_elastic._version import __version__
@@ -54,7 +55,7 @@ logger = logging.getLogger("dask_elastic.scheduler")
 T = TypeVar("T")
 
 NOTED_SECONDS = 1.0
-"""Seconds for which a stop waits until it is written down that the job's parts have ended; then that goes on."""
+"""Seconds for which a stop, and a wait for the end, last longer until the end is written down; then they return."""
 
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
@@ -253,9 +254,19 @@ class Coordinator:
         return self._description(self.jobs.record(call.job))
 
     async def wait(self, call: job_calls.Wait) -> JobDescription:
-        """Describe a job once it has ended, or after the timeout."""
+        """Describe a job once it has ended, or after the timeout.
+
+        The client may then delete the folder of its checkpoints: nothing more is written there, unless storage is slow
+        or a part may still run.
+        """
         record = self.jobs.record(call.job)
         await record.ended(call.timeout)
+        if not record.live and record.checkpoints is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTED_SECONDS):
+                    await record.checkpoints.end_noted.wait()
+                    async with record.checkpoints.publishing:
+                        pass
         return self._description(record)
 
     def _description(self, record: JobRecord) -> JobDescription:

@@ -64,6 +64,8 @@ class JobCheckpoints:
         Whether sources accept nothing more, because what they have accepted is being copied to a savepoint.
     committed : int
         The newest checkpoint that all sinks have committed in this generation.
+    end_noted : asyncio.Event
+        Set when the folder says that the job has ended, or this cannot be written.
     opened : set of str
         The sinks of which a writer has opened in this run. This need not be durable: a job that has no checkpoint yet
         does not survive its scheduler.
@@ -90,6 +92,7 @@ class JobCheckpoints:
         self.leaving = False
         self.held = False
         self.committed = 0
+        self.end_noted = asyncio.Event()
         self.opened: set[str] = set()
         self._committing: tuple[int, set[ExecutorId]] = (0, set())
         self._pins: list[int] = []

@@ -89,6 +89,8 @@ class PartEnds:
             await in_thread(note_ended, folder, record.spec.generation)
         except CheckpointError as error:
             logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
+        finally:
+            record.checkpoints.end_noted.set()
 
     async def _end(self, record: JobRecord, node: int, call: PartCall[Any]) -> None:
         leases, address = record.leases, record.spec.nodes[node]

@@ -21,6 +21,7 @@ from distributed import Client
 import dask_elastic as de
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import note_ended
 from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.takeover import requested, reserve_generation
 from dask_elastic.topology.source import Source
@@ -238,6 +239,30 @@ def test_last_checkpoint_has_all_rows_of_operators_without_sinks(client, wait_un
     again = de.resume(folder, client)
     again.wait(**RUN)
     assert again.state("kept").to_pandas()["n"].sum() == ROWS.num_rows
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["wait before the end", "wait after the end"])
+def test_wait_returns_when_nothing_more_is_written_to_the_folder(client, wait_until, monkeypatch, tmp_path, late):
+    noting, returned, order = threading.Event(), threading.Event(), []
+
+    def noted(folder, generation):
+        noting.set()
+        # Nothing else tells that `wait` does not return now.
+        returned.wait(0.5)
+        note_ended(folder, generation)
+        order.append("noted")
+
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.note_ended", noted)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.NOTED_SECONDS", 100.0)
+    job = de.submit(followed(tmp_path / "out"), client, checkpoint=tmp_path / "checkpoints")
+    if late:
+        wait_until(noting.is_set, "the job has ended")
+    job.wait(**RUN)
+    order.append("returned")
+    returned.set()
+    wait_until(lambda: len(order) == 2, "the end of the job is noted")
+    assert order == ["noted", "returned"]
+    shutil.rmtree(tmp_path / "checkpoints")
 
 
 def test_job_that_is_drained_continues_where_its_sources_stopped(client, wait_until, tmp_path):
