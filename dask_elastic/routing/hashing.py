@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, auto
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dask_elastic.routing.key_types import KINDS, TYPES, Kind, not_a_key
 from dask_elastic.routing.scalar_hashing import SCALAR, few_checks, few_values
 from dask_elastic.routing.string_hashing import CHECK, HASH, Family, Words, combine, string_checks, string_words
 from dask_elastic.vocab.arrow_arrays import numpy_of
@@ -23,52 +23,14 @@ _DAY = np.uint64(86_400_000)
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
-class _Kind(Enum):
-    """Arrow types that are hashed in the same way."""
-
-    INTEGER = auto()
-    BOOL = auto()
-    FLOAT = auto()
-    DAYS = auto()
-    TIME = auto()
-    DECIMAL = auto()
-    BYTES = auto()
-    FIXED = auto()
-    NULL = auto()
-    VIEW = auto()
-    DICTIONARY = auto()
-    RUNS = auto()
-
-
-_TYPES: dict[_Kind, list[pa.DataType]] = {
-    _Kind.INTEGER: [
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        pa.date64(),
-    ],
-    _Kind.BOOL: [pa.bool_()],
-    _Kind.FLOAT: [pa.float16(), pa.float32(), pa.float64()],
-    _Kind.DAYS: [pa.date32()],
-    _Kind.TIME: [pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")],
-    # PyArrow has decimal32 and decimal64 since version 19.
-    _Kind.DECIMAL: [
-        getattr(pa, name)(1) for name in ("decimal32", "decimal64", "decimal128", "decimal256") if hasattr(pa, name)
-    ],
-    _Kind.BYTES: [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()],
-    _Kind.FIXED: [pa.binary(1)],
-    _Kind.NULL: [pa.null()],
-    _Kind.VIEW: [pa.string_view(), pa.binary_view()],
-    _Kind.DICTIONARY: [pa.dictionary(pa.int8(), pa.int8())],
-    _Kind.RUNS: [pa.run_end_encoded(pa.int16(), pa.int8())],
-}
-_KINDS = {example.id: kind for kind, examples in _TYPES.items() for example in examples}
 _CODES = {
-    **{example.id: "f" for example in _TYPES[_Kind.FLOAT]},
+    **{example.id: "f" for example in TYPES[Kind.FLOAT]},
     **{example.id: "u" for example in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
 }
 _DTYPES = {
     example.id: np.dtype(f"<{_CODES.get(example.id, 'i')}{example.bit_width // 8}")
-    for kind in (_Kind.INTEGER, _Kind.FLOAT, _Kind.DAYS, _Kind.TIME)
-    for example in _TYPES[kind]
+    for kind in (Kind.INTEGER, Kind.FLOAT, Kind.DAYS, Kind.TIME)
+    for example in TYPES[kind]
 }
 _LARGE = {pa.large_string().id, pa.large_binary().id}
 
@@ -175,10 +137,10 @@ def checks_of(rows: pa.RecordBatch | ChosenRows, positions: Sequence[int], names
 
 def _check_chosen(rows: ChosenRows, position: int, name: str) -> Words | None:
     array = _plain(rows.source.column(position), name)
-    kind = _KINDS[array.type.id]
-    if array.null_count == 0 and kind in (_Kind.INTEGER, _Kind.BOOL, _Kind.FLOAT, _Kind.DAYS):
+    kind = KINDS[array.type.id]
+    if array.null_count == 0 and kind in (Kind.INTEGER, Kind.BOOL, Kind.FLOAT, Kind.DAYS):
         return None
-    if array.null_count == 0 and kind is _Kind.BYTES:
+    if array.null_count == 0 and kind is Kind.BYTES:
         data, offsets = _strings(array)
         begins = offsets.take(rows.numbers)
         return string_checks(data, begins, offsets[1:].take(rows.numbers) - begins)
@@ -241,26 +203,23 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 def _plain(array: pa.Array, name: str) -> pa.Array:
     """Decode an array, except for a dictionary with fewer entries than rows, which is cheaper to hash encoded."""
-    kind = _KINDS.get(array.type.id)
-    if kind is _Kind.DICTIONARY:
+    kind = KINDS.get(array.type.id)
+    if kind is Kind.DICTIONARY:
         return _plain_dictionary(array, name)
-    if kind is _Kind.RUNS:
+    if kind is Kind.RUNS:
         return _plain(pc.run_end_decode(array), name)
-    if kind is _Kind.VIEW:
+    if kind is Kind.VIEW:
         return _offset_strings(array)
     if kind is not None:
         return array
     if isinstance(array.type, pa.BaseExtensionType):
         return _plain(array.storage, name)
-    raise TopologyError(
-        f"the key column {name!r} has type {array.type}, which cannot be part of a key. Use map to derive columns of"
-        " integers, floats, decimals, strings, binaries, bools, dates or times from it, and key by these."
-    )
+    raise not_a_key(name, array.type)
 
 
 def _plain_dictionary(array: pa.DictionaryArray, name: str) -> pa.Array:
     values = array.dictionary
-    if _KINDS.get(values.type.id) is _Kind.VIEW:
+    if KINDS.get(values.type.id) is Kind.VIEW:
         values = _offset_strings(values)
     if not 0 < len(values) <= len(array):
         # A slice of a batch keeps the whole dictionary; hashing its rows is cheaper then.
@@ -297,8 +256,8 @@ def _column_hashes(array: pa.Array, family: Family) -> Words:
 
 
 def _single_check(array: pa.Array) -> Words | None:
-    kind = _KINDS[array.type.id]
-    if kind is _Kind.DICTIONARY:
+    kind = KINDS[array.type.id]
+    if kind is Kind.DICTIONARY:
         of_values = _single_check(array.dictionary)
         if of_values is None and array.indices.null_count == 0:
             return None
@@ -306,11 +265,11 @@ def _single_check(array: pa.Array) -> Words | None:
             of_values = np.zeros(len(array.dictionary), dtype=np.uint64)
         return _spread(array, of_values, _NULL_CHECK)
     check: Words | None = None
-    if kind in (_Kind.BYTES, _Kind.FIXED):
+    if kind in (Kind.BYTES, Kind.FIXED):
         check = _string_check(array)
-    elif kind is _Kind.DECIMAL:
+    elif kind is Kind.DECIMAL:
         check = CHECK.mix(_decimal_words(array, CHECK))
-    elif kind is _Kind.TIME:
+    elif kind is Kind.TIME:
         check = _excess(array)
     if check is None and array.null_count == 0:
         return None
@@ -333,20 +292,20 @@ def _mark_nulls(array: pa.Array, hashes: Words, null: np.uint64) -> Words:
 
 def _words(array: pa.Array, family: Family) -> Words:
     """Map values to words that are equal if and only if the values are (except long strings and wide decimals)."""
-    kind = _KINDS[array.type.id]
-    if kind is _Kind.INTEGER:
+    kind = KINDS[array.type.id]
+    if kind is Kind.INTEGER:
         return _integer_words(_buffer_values(array))
-    if kind in (_Kind.BYTES, _Kind.FIXED):
+    if kind in (Kind.BYTES, Kind.FIXED):
         return string_words(*_strings(array), family)
-    if kind is _Kind.FLOAT:
+    if kind is Kind.FLOAT:
         return _float_words(_buffer_values(array))
-    if kind is _Kind.TIME:
+    if kind is Kind.TIME:
         return _time_words(array, family)
-    if kind is _Kind.DAYS:
+    if kind is Kind.DAYS:
         return _integer_words(_buffer_values(array)) * _DAY
-    if kind is _Kind.BOOL:
+    if kind is Kind.BOOL:
         return _integer_words(_buffer_values(array.cast(pa.uint8())))
-    if kind is _Kind.DECIMAL:
+    if kind is Kind.DECIMAL:
         return _decimal_words(array, family)
     return np.zeros(len(array), dtype=np.uint64)
 
@@ -432,7 +391,7 @@ def _strings(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.signedinteg
     count, start = len(array), array.offset
     if count == 0:
         return _bytes(None), np.zeros(1, dtype=np.int64)
-    if _KINDS[array.type.id] is _Kind.FIXED:
+    if KINDS[array.type.id] is Kind.FIXED:
         return _bytes(array.buffers()[1]), np.arange(start, start + count + 1, dtype=np.int64) * array.type.byte_width
     dtype: np.dtype[np.signedinteger] = np.dtype("<i8" if array.type.id in _LARGE else "<i4")
     _, offsets, data = array.buffers()

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
+from dask_elastic.routing.key_check import check_keys
 from dask_elastic.simulator import Placement, World, WorldOptions
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
@@ -151,7 +152,7 @@ def run(
     given = dict(inputs or {})
     if not given:
         # As at submit. Of other rows, the columns may be others than those of the source.
-        known_inputs(topology)
+        check_keys(topology, known_inputs(topology))
     components = [_with_rows(component, given) for component in build_components(topology, fuse)]
     if given:
         raise _unknown(topology, [*given])

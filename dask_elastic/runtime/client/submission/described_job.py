@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask_elastic._version import __version__
 from dask_elastic.control.placement.choices import SPREAD, check_installed, kind_of_placement
 from dask_elastic.migration.strategy import check_group_strategy, check_names, check_strategy
+from dask_elastic.routing.key_check import check_keys
 from dask_elastic.runtime.config.job_options import DURABILITY, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
@@ -98,6 +99,7 @@ def described(
 
         check_restartable(name, [component.operator for component in components])
     inputs = known_inputs(topology)
+    check_keys(topology, inputs)
     durable = options.checkpoint is not None
     summaries = tuple(_summary(topology, component, inputs, durable) for component in components)
     check_migration_names(options, summaries)
