@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from dask_elastic.state.changes.fitting import Fit
 from dask_elastic.state.changes.undo_log import UndoLog
-from dask_elastic.state.list_column import ListColumn
+from dask_elastic.state.list_column import ListColumn, negative_most
 from dask_elastic.topology.aggregates.user_aggregate import private_copy
 
 
@@ -139,12 +139,19 @@ class ListCell(Sequence[Any]):
         most : int
             How many elements to keep, at most.
 
+        Raises
+        ------
+        StateError
+            If `most` is negative.
+
         Examples
         --------
         >>> def remember(row, state):
         ...     state["recent"].append(row["value"])
         ...     state["recent"].keep_newest(10)
         """
+        if most < 0:
+            raise negative_most(self._column.name, most)
         surplus = len(self) - most
         if surplus > 0:
             self._note()

@@ -215,7 +215,7 @@ class ListColumn:
         ...     state.list("values").keep_newest(10)
         """
         if most < 0:
-            raise StateError(f"state list {self.name!r}: keep_newest({most}) is negative; give 0 or more")
+            raise negative_most(self.name, most)
         parts = self._parts()
         if len(parts[0].values) and int(parts[0].lengths.max()) > most:
             kept = parts[0].ranks_from_end() < most
@@ -292,3 +292,8 @@ def ragged_of(lists: Any, kind: Element, name: str) -> Ragged:
     stored, known = stored_elements(elements, kind, name)
     require_known(known, f"state list {name!r}")
     return Ragged.of_lengths(stored.astype(dtype_of(kind), copy=False), lengths)
+
+
+def negative_most(name: str, most: int) -> StateError:
+    """Return the error of `keep_newest` with a negative number."""
+    return StateError(f"state list {name!r}: keep_newest({most}) is negative; give 0 or more")

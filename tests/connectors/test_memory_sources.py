@@ -149,6 +149,9 @@ def test_arrow_batches_with_different_schemas_are_refused():
         (lambda: sources.Arrow(TABLE, event_time=3), "event_time is 3"),
         (lambda: sources.Arrow(TABLE, slack="1 min"), "slack is '1 min', but there is no event_time"),
         (lambda: sources.Arrow(TABLE, event_time="at", slack="soon"), "Arrow: slack is 'soon'"),
+        (lambda: sources.Arrow(TABLE, event_time="at", slack="-1s"), "slack is '-1s'; give a duration of 0 or more"),
+        (lambda: sources.Arrow(TABLE, event_time="at", slack=float("inf")), "slack is inf; give a duration of 0 or"),
+        (lambda: sources.Arrow(TABLE, event_time="at", slack=""), "slack is '', which is not a duration"),
         (lambda: sources.Arrow(TABLE, columns="n"), "columns is 'n'; give a list"),
         (lambda: sources.Iterable([1]), "takes a function that returns an iterable, not list"),
         (lambda: sources.Iterable(lambda: [], schema={"n": "int"}), "schema is"),
@@ -308,6 +311,11 @@ def test_push_without_mailbox_is_refused():
         read(sources.Push(PUSHED))
     with pytest.raises(SourceError, match="event_time 'n' is int64"):
         sources.Push(PUSHED, event_time="n").check()
+
+
+@pytest.mark.parametrize("slack", [None, 0, "0s", datetime.timedelta(0)])
+def test_slack_of_zero_is_none_in_any_form(slack):
+    assert sources.Arrow(TABLE, event_time="at", slack=slack).slack == 0.0
 
 
 def test_sources_print_and_pickle():

@@ -384,6 +384,7 @@ def test_key_state_supports_dict_operations():
         (lambda view: view.list("all").set([["x"]]), "1 lists for 2 keys"),
         (lambda view: view.list("all").set(pa.array([1, 2])), "values of type int64 are not lists"),
         (lambda view: view.list("all").keep_newest(-1), r"keep_newest\(-1\) is negative"),
+        (lambda view: Cells(view).key(0)["all"].keep_newest(-1), r"'all': keep_newest\(-1\) is negative"),
         (lambda view: view.map("counts").put(["x"], [1]), "1 keys for 2 rows"),
         (lambda view: view.map("counts").put(["x", "y"], [1]), "1 values for 2 rows"),
         (lambda view: view.map("counts").put(["x", None], [1, 2]), "row 1 is null"),

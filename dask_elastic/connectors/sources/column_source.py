@@ -9,7 +9,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from dask_elastic.topology.duration import seconds_of
+from dask_elastic.topology.duration import parse_duration
 from dask_elastic.topology.pace import rows_within
 from dask_elastic.topology.schema import plain_schema
 from dask_elastic.topology.source import Replay, Source
@@ -72,7 +72,9 @@ class ColumnSource(Source):
         self.rate = rate
         self.replay = replay
         self.event_time = event_time
-        self.slack = seconds_of(slack, f"sources.{kind}: slack") if slack else 0.0
+        self.slack = 0.0 if slack is None else parse_duration(slack, f"sources.{kind}: slack")
+        if not 0 <= self.slack < math.inf:
+            raise TopologyError(f"sources.{kind}: slack is {slack!r}; give a duration of 0 or more, such as '10 min'.")
         self.parallel = parallel
         self.columns = None if columns is None else tuple(dict.fromkeys(columns))
         self._needed: tuple[str, ...] | None = None
