@@ -117,12 +117,14 @@ class ErrorPolicy:
                         raise _explained(operator, number, error) from error
                     raise
             return self._skipping(operator, function, rows)
-        except SystemExit as error:  # sys.exit() is no failure of a row
-            raise _explained(operator, number, error) from error
         except StateError as error:
             raise StateError(f"operator {operator!r}: {error}") from error
         except NumericOverflow as error:
             raise NumericOverflow(f"operator {operator!r}: {error}") from error
+        except (Exception, KeyboardInterrupt):  # `testing.run` is in the thread that Ctrl-C interrupts
+            raise
+        except BaseException as error:  # sys.exit(), or a coroutine that was cancelled, is no failure of a row
+            raise _explained(operator, number, error) from error
 
     def _skipping(self, operator: str, function: RunRange[Result], rows: pa.RecordBatch) -> list[Result]:
         results: list[Result] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pyarrow as pa
 import pytest
 
@@ -35,14 +37,33 @@ def test_frames_of_a_program_in_a_folder_named_as_the_package_are_shown(tmp_path
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
-def test_operator_that_ends_the_interpreter_is_named(on_error):
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError("timed out"), "asyncio.exceptions.CancelledError: timed out"),
+        (GeneratorExit(), "GeneratorExit"),
+    ],
+    ids=repr,
+)
+def test_operator_that_raises_what_no_row_is_at_fault_for_is_named(on_error, raised, reason):
     policy = ErrorPolicy(on_error, lambda rows: None)
 
     def leaves(start, stop, failed):
-        raise SystemExit(3)
+        raise raised
 
-    with pytest.raises(UserCodeError, match="operator 'enrich', batch 0: SystemExit: 3"):
+    with pytest.raises(UserCodeError, match=f"operator 'enrich', batch 0: {reason}"):
         policy.run("enrich", leaves, ROWS.to_batches()[0])
+
+
+def test_interrupt_of_the_user_goes_through_operators_as_it_is():
+    def interrupted(batch):
+        raise KeyboardInterrupt
+
+    topology = de.Topology("rows")
+    topology.source("rows", de.sources.Arrow(ROWS)).map(interrupted).sink(de.sinks.Collect(), name="out")
+    with pytest.raises(KeyboardInterrupt):
+        run(topology)
 
 
 def test_error_that_a_check_raises_has_no_frames_and_one_full_stop():
