@@ -100,6 +100,21 @@ def test_spans_are_in_the_instances_that_contain_them_or_a_part(given, spans):
     assert found.windows["windowed"] == RowCounts(whole.pairs, 0, 0, whole.outside, whole.untimed)
 
 
+@pytest.mark.parametrize("spans", ["within", "overlapping"])
+@pytest.mark.parametrize("logic", [{"rows": agg.Count()}, lambda rows, instances: instances.table])
+def test_span_that_ends_before_it_begins_is_in_no_instance_and_counted(spans, logic):
+    at, until = (pa.array(times, pa.timestamp("s")) for times in ([5, 7200, 90], [20, 0, 60]))
+    rows = pa.table({"key": [1, 1, 1], "at": at, "until": until})
+    topology = de.Topology("spans")
+    keyed = topology.source("rows", de.sources.Arrow(rows, event_time="at", slack="3h")).key_by("key")
+    keyed.window("1min", time=("at", "until"), spans=spans).compute(logic, name="windowed").sink(
+        de.sinks.Collect(), name="out"
+    )
+    found = run(topology)
+    assert found.outputs["out"]["window_start"].cast(pa.int64()).to_pylist() == [0]
+    assert found.windows["windowed"] == RowCounts(on_time=1, outside=2)
+
+
 def test_results_of_windows_are_windowed_by_their_span():
     rows = readings(3)
     first = source(rows).key_by("key").window("10s").compute({"rows": agg.Count()}, name="short")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_elastic.executor.control_records.state_records import Grid
-from dask_elastic.executor.windows.event_times import Times, overlap_bounds
+from dask_elastic.executor.windows.event_times import Times, bounds_of_spans
 from dask_elastic.state.session import Located
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.aggregates.ragged import offsets_of, spans
@@ -200,7 +200,7 @@ class EventCells:
         return self._in_instances(found, np.arange(len(begins)), len(begins), reached, since, counts, late)
 
     def _containing_spans(self, begins: Times, ends: Times) -> list[_Spans]:
-        bounds = overlap_bounds(begins, ends) if self._overlapping else (begins, ends)
+        bounds = bounds_of_spans(begins, ends, self._overlapping)
         found = [self._containing(window, *bounds) for window in self.windows]
         return [spans_.exactly(ends - begins) for spans_ in found] if self._exact else found
 

@@ -124,13 +124,15 @@ def rows_numbered(valid: npt.NDArray[np.bool_] | None) -> Iterator[None]:
         raise
 
 
-def overlap_bounds(begins: Times, ends: Times) -> tuple[Times, Times]:
-    """Return the bounds that an instance has to contain so that it overlaps a span.
+def bounds_of_spans(begins: Times, ends: Times, overlapping: bool) -> tuple[Times, Times]:
+    """Return the bounds that an instance has to contain so that it takes a span.
 
     Parameters
     ----------
     begins, ends : ndarray of int64
-        The spans.
+        The spans. One that ends before it begins is no span, so that its bounds are further apart than any instance.
+    overlapping : bool
+        Whether an instance needs to overlap a span only; else it has to contain all of it.
 
     Returns
     -------
@@ -139,10 +141,16 @@ def overlap_bounds(begins: Times, ends: Times) -> tuple[Times, Times]:
 
     Examples
     --------
-    >>> [bounds.tolist() for bounds in overlap_bounds(np.array([3, 8]), np.array([20, 8]))]
+    >>> [bounds.tolist() for bounds in bounds_of_spans(np.array([3, 8]), np.array([20, 8]), overlapping=True)]
     [[19, 8], [4, 9]]
+    >>> first, last = bounds_of_spans(np.array([3, 8]), np.array([20, 7]), overlapping=False)
+    >>> first.tolist() == [3, -MOST], last.tolist() == [20, MOST]
+    (True, True)
     """
-    return np.maximum(ends - 1, begins), begins + 1
+    bounds = (np.maximum(ends - 1, begins), begins + 1) if overlapping else (begins, ends)
+    if (turned := ends < begins).any():
+        return np.where(turned, -MOST, bounds[0]), np.where(turned, MOST, bounds[1])
+    return bounds
 
 
 def _scaled(times: Times, factor: int, name: str) -> Times:

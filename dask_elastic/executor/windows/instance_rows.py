@@ -64,7 +64,7 @@ class InstanceRows:
     Parameters
     ----------
     begins, ends : ndarray of int64
-        The span of each row; if an instance needs to overlap it only, what `overlap_bounds` returns.
+        The bounds that an instance has to contain to take each row: what `bounds_of_spans` returns.
     numbers : ndarray of int64
         Their order: the rows of a key have different numbers.
     hashes, checks : ndarray of uint64

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_elastic.executor.windows.cells import EventCells
-from dask_elastic.executor.windows.event_times import Times, microseconds, overlap_bounds
+from dask_elastic.executor.windows.event_times import Times, bounds_of_spans, microseconds
 from dask_elastic.migration.strategy import unmerged
 from dask_elastic.state.slot_search import Mask
 from dask_elastic.topology.operators import Compute
@@ -71,7 +71,7 @@ class RowSides:
         if (times := self._times(rows)) is None:
             return None
         timed = np.logical_and.reduce([rows.column(name).is_valid() for name in self._columns])
-        return int(overlap_bounds(*times)[0][timed].max()) if timed.any() else None
+        return int(bounds_of_spans(*times, overlapping=True)[0][timed].max()) if timed.any() else None
 
     def divide(self, rows: pa.RecordBatch, begin: int) -> tuple[Mask, Mask]:
         """Return which rows are in windows that begin before an event time, and which in later ones.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_elastic.executor.control_records.state_records import INPUT_SCHEMA
 from dask_elastic.executor.error_policy import ErrorPolicy, Errors
 from dask_elastic.executor.joins.row_buffer import RowBuffer, ranks
-from dask_elastic.executor.windows.event_times import Times, overlap_bounds, rows_numbered, timestamps, window_times
+from dask_elastic.executor.windows.event_times import Times, bounds_of_spans, rows_numbered, timestamps, window_times
 from dask_elastic.executor.windows.function_calls import MOST_ROWS, make_calls, with_column
 from dask_elastic.executor.windows.instance_rows import Gathered, InstanceRows
 from dask_elastic.executor.windows.row_instances import Judged, RowInstances, RowSessions
@@ -135,8 +135,7 @@ class WindowFunctions:
         with rows_numbered(valid):
             times = [window_times(column, name) for column, name in zip(columns, names, strict=True)]
         begins, ends = times if len(times) > 1 else (times[0], times[0] + 1)
-        if self.windowing.spans == "overlapping":
-            begins, ends = overlap_bounds(begins, ends)
+        begins, ends = bounds_of_spans(begins, ends, self.windowing.spans == "overlapping")
         return _Timed(rows, hashes, begins, ends, untimed)
 
     def _pass_on(self, part: _Timed, judged: Judged) -> None:

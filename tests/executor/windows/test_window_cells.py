@@ -103,6 +103,25 @@ def test_a_span_is_in_the_instances_that_contain_all_of_it(window, spans):
     assert pairs == sorted(every)
 
 
+@given(
+    window=WINDOW,
+    spans=st.lists(st.tuples(st.integers(-40, 40), st.integers(1, 90)), min_size=1, max_size=20),
+    how=st.sampled_from(["within", "overlapping"]),
+    lateness=st.integers(0, 20),
+)
+def test_a_span_that_ends_before_it_begins_is_in_no_instance(window, spans, how, lateness):
+    cells = EventCells(Windowing((window,), ("from", "to"), spans=how, allowed_lateness=lateness))
+    begins = np.array([begin for begin, _ in spans] + [3])
+    ends = np.append(begins[:-1] - np.array([length for _, length in spans]), 4)
+    found = cells.of_spans(begins, ends, 0)
+    alone = cells.of_spans(begins[-1:], ends[-1:], 0)
+    assert found.starts.tolist() == alone.starts.tolist()
+    assert found.rows is None or set(found.rows.tolist()) <= {len(spans)}
+    assert found.counts == alone.counts.plus(RowCounts(outside=len(spans)))
+    sides = cells.sides([begins, ends], 0)
+    assert not any(side[:-1].any() for side in sides)
+
+
 @given(windows=WINDOWS, times=TIMES, since=st.integers(-80, 80), until=st.integers(-80, 80))
 def test_slices_close_and_expire_with_their_instances(windows, times, since, until):
     cells = EventCells(windowing_of(windows))
