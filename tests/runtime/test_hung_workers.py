@@ -203,3 +203,18 @@ def test_worker_is_pinged_only_while_its_reports_are_missing(fake, workers):
         await coordinator.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_state_of_an_ended_job_whose_worker_has_left_says_where_to_read_it(fake, workers, tmp_path, durable):
+    async def run():
+        coordinator = Coordinator(workers)
+        options = {"checkpoint": str(tmp_path), "checkpoint_interval": 3600.0} if durable else {}
+        await coordinator.submit(fake.submission(executors=2, **options))
+        await coordinator.stop(job_calls.Stop("job"))
+        del workers.workers["a"]
+        hint = rf"read_state\('{tmp_path}', 'op0'\)" if durable else "to a sink"
+        with pytest.raises(NodeLost, match=f"worker a has left the cluster, .*Job 'job' has ended: .*{hint}"):
+            await coordinator.queries.state(job_calls.State("job", "op0"))
+
+    asyncio.run(run())

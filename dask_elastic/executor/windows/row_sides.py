@@ -71,7 +71,8 @@ class RowSides:
         if (times := self._times(rows)) is None:
             return None
         timed = np.logical_and.reduce([rows.column(name).is_valid() for name in self._columns])
-        return int(bounds_of_spans(*times, overlapping=True)[0][timed].max()) if timed.any() else None
+        latest, _ = bounds_of_spans(times[0], times[1], overlapping=True)
+        return int(latest[timed].max()) if timed.any() else None
 
     def divide(self, rows: pa.RecordBatch, begin: int) -> tuple[Mask, Mask]:
         """Return which rows are in windows that begin before an event time, and which in later ones.

@@ -121,9 +121,11 @@ class JobQueries:
             home = record.homes.node(*executor)
             try:
                 return await self.calls.one(record.nodes[home], asked)
-            except (NodeLost, Relayed):
+            except (NodeLost, Relayed) as error:
                 await record.homes.settled()
                 if record.spec.generation != asked.generation or record.homes.node(*executor) == home:
+                    if not record.live and not self.calls.present(record.nodes[home]):
+                        raise _lost_state(record, call.operator, error) from error
                     raise
 
     async def state_places(self, call: job_calls.StatePlaces) -> job_calls.StatePlacesAnswer:
@@ -204,3 +206,14 @@ async def is_over(record: JobRecord, generation: int, lost: bool) -> bool:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(record.over(), LOSS_SECONDS)
     return record.live and not record.runs(generation)
+
+
+def _lost_state(record: JobRecord, operator: str, error: Exception) -> NodeLost:
+    """Return the error of the state of an ended job that a worker has taken along, with where to read it."""
+    folder = record.spec.options.checkpoint
+    instead = (
+        "read the state before workers are closed, or write the results to a sink."
+        if folder is None
+        else f"read the state of its newest checkpoint with dask_elastic.read_state({folder!r}, {operator!r})."
+    )
+    return NodeLost(f"{error}. Job {record.spec.job!r} has ended: {instead}")
