@@ -36,7 +36,7 @@ class CheckpointFolder:
     Raises
     ------
     CheckpointError
-        If the URL's protocol is unknown, or its library is not installed.
+        If it is neither a path nor a URL, its protocol is unknown, or the protocol's library is not installed.
 
     Examples
     --------
@@ -48,7 +48,9 @@ class CheckpointFolder:
     """
 
     def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
-        text = os.fspath(url)
+        text = os.fspath(url) if isinstance(url, (str, os.PathLike)) else url
+        if not isinstance(text, str) or not text.strip():
+            raise CheckpointError(f"a checkpoint folder is {url!r}; give a path or a URL such as s3://bucket/job.")
         self.url = text.rstrip("/") if "://" in text else Path(text).expanduser().absolute().as_posix()
         self.storage_options = dict(storage_options or {})
         self._open()

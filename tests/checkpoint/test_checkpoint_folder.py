@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +215,12 @@ def test_check_names_the_step_that_fails(step, tmp_path):
     setattr(folder._files, step, fail)
     with pytest.raises(CheckpointError, match=f"cannot {step} .*/probe-.*: PermissionError: not allowed. Check that"):
         folder.check_writable()
+
+
+@pytest.mark.parametrize("given", [None, 3, b"/checkpoints", "", " "])
+def test_what_is_no_folder_is_refused(given):
+    with pytest.raises(CheckpointError, match=re.escape(f"a checkpoint folder is {given!r}; give a path or a URL")):
+        CheckpointFolder(given)
 
 
 def test_unknown_protocol_is_found():

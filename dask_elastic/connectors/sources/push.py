@@ -65,7 +65,8 @@ class Push(ColumnSource):
     ):
         super().__init__(rate=rate, event_time=event_time, slack=slack, replay=replay)
         if not isinstance(schema, pa.Schema) or not schema.names:
-            raise TopologyError(f"sources.Push takes a pyarrow Schema with at least one column, not {schema!r}.")
+            given = "one without columns" if isinstance(schema, pa.Schema) else repr(schema)
+            raise TopologyError(f"sources.Push takes a pyarrow Schema with at least one column, not {given}.")
         if len(set(schema.names)) < len(schema.names):
             raise TopologyError(f"sources.Push: a column name occurs twice in {', '.join(schema.names)}; rename one.")
         self.schema = plain_schema(schema)
