@@ -8,7 +8,7 @@ import dask.config
 import pytest
 
 from dask_elastic.runtime.client.job_input import seconds_of
-from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Option, Size, configured
+from dask_elastic.runtime.config.parsing import Amount, Choice, Duration, Flag, Folder, Option, Size, configured
 from dask_elastic.vocab.errors import SubmitError
 
 
@@ -41,6 +41,9 @@ def test_valid_option_value_is_parsed(kind, value, parsed):
         (Duration(), float("nan"), "=nan must be above zero"),
         (Size(), "much", "='much' is not a size such as '32MiB'"),
         (Size(), float("inf"), "=inf is not a size such as '32MiB'"),
+        (Folder(), "", "='' is neither a path nor a URL"),
+        (Folder(), " ", "=' ' is neither a path nor a URL"),
+        (Folder(), b"x", "=b'x' is neither a path nor a URL"),
     ],
 )
 def test_invalid_option_value_error_states_accepted_values(kind, value, text):

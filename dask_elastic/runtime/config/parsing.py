@@ -158,7 +158,8 @@ class Folder(Kind):
 
     def parse(self, value: Any) -> str:
         """Return the path or URL."""
-        if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)):
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+        if not isinstance(text, str) or not text.strip():
             raise Unfit(" is neither a path nor a URL")
         return text if "://" in text else Path(text).expanduser().absolute().as_posix()
 
