@@ -163,6 +163,31 @@ class LatencyHistogram:
         """
         self._counts += other._counts
 
+    def merge_bytes(self, data: bytes) -> None:
+        """Add the counts of a histogram that `to_bytes` has serialised, without those of its empty buckets.
+
+        Parameters
+        ----------
+        data : bytes
+            The other histogram.
+
+        Raises
+        ------
+        MeterError
+            If the bytes are not a histogram of this version.
+
+        Examples
+        --------
+        >>> one, all_of_them = LatencyHistogram(), LatencyHistogram()
+        >>> one.record(0.01, weight=3)
+        >>> for _ in range(2):
+        ...     all_of_them.merge_bytes(one.to_bytes())
+        >>> all_of_them.count
+        6
+        """
+        buckets, counts = _parsed(data)
+        self._counts[buckets] += counts
+
     def snapshot(self) -> LatencyHistogram:
         """Return a copy that is independent of later recording.
 
@@ -219,18 +244,9 @@ class LatencyHistogram:
         MeterError
             If the bytes are not a histogram of this version.
         """
-        magic, used = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0)
-        if magic != _MAGIC or len(data) != _HEADER.size + 10 * used:
-            raise MeterError(
-                f"{len(data)} bytes are not a latency histogram of this version: run the same version on all nodes."
-            )
-        buckets = np.frombuffer(data, dtype="<u2", count=used, offset=_HEADER.size)
-        if used and int(buckets.max()) >= _BUCKETS:
-            raise MeterError(
-                f"bucket {buckets.max()} in a latency histogram of {_BUCKETS}: run the same version on all nodes."
-            )
+        buckets, found = _parsed(data)
         counts = np.zeros(_BUCKETS, dtype=np.int64)
-        counts[buckets] = np.frombuffer(data, dtype="<i8", count=used, offset=_HEADER.size + 2 * used)
+        counts[buckets] = found
         return _with_counts(counts)
 
     def __eq__(self, other: object) -> bool:
@@ -254,3 +270,18 @@ def _with_counts(counts: NDArray[np.int64]) -> LatencyHistogram:
     histogram = LatencyHistogram()
     histogram._counts = counts
     return histogram
+
+
+def _parsed(data: bytes) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    """Return the nonempty buckets of a serialised histogram, each once, and their counts."""
+    magic, used = _HEADER.unpack_from(data) if len(data) >= _HEADER.size else (b"", 0)
+    if magic != _MAGIC or len(data) != _HEADER.size + 10 * used:
+        raise MeterError(
+            f"{len(data)} bytes are not a latency histogram of this version: run the same version on all nodes."
+        )
+    buckets = np.frombuffer(data, dtype="<u2", count=used, offset=_HEADER.size)
+    if used and int(buckets.max()) >= _BUCKETS:
+        raise MeterError(
+            f"bucket {buckets.max()} in a latency histogram of {_BUCKETS}: run the same version on all nodes."
+        )
+    return buckets, np.frombuffer(data, dtype="<i8", count=used, offset=_HEADER.size + 2 * used)

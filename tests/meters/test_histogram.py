@@ -97,6 +97,18 @@ def test_histogram_from_damaged_bytes_raises(damage):
         LatencyHistogram.from_bytes(damage(filled([0.1, 0.2]).to_bytes()))
 
 
+def test_merged_bytes_count_as_the_histograms_that_they_serialise():
+    parts = [filled([0.1, 0.2]), LatencyHistogram(), filled([0.2, 3.0, 3.0])]
+    merged, of_bytes = LatencyHistogram(), LatencyHistogram()
+    for part in parts:
+        merged.merge(part)
+        of_bytes.merge_bytes(part.to_bytes())
+    assert of_bytes == merged
+    with pytest.raises(MeterError, match="same version"):
+        merged.merge_bytes(parts[0].to_bytes()[:-1])
+    assert of_bytes == merged
+
+
 def test_histogram_from_bytes_with_bucket_out_of_range_raises():
     data = bytearray(filled([0.1]).to_bytes())
     data[8:10] = b"\xff\xff"

@@ -249,7 +249,7 @@ def _latency(last: Iterable[Measured], pause: Callable[[], None]) -> tuple[float
         if detail.latency_mean is not None:
             total += detail.latency_mean * detail.latency_rows
             rows += detail.latency_rows
-        merged.merge(LatencyHistogram.from_bytes(detail.latency_now))
+        merged.merge_bytes(detail.latency_now)
         pause()
     return (total / rows if rows > 0 else None), merged.quantile(0.99)
 
