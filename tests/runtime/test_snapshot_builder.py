@@ -288,7 +288,7 @@ def test_snapshot_view_is_independent_of_later_job_changes(fake):
     coordinator, _, record = submitted(fake, {"a": 4}, executors=2)
     reported(fake, record, 0, fake.measure("op0", 0), fake.measure("op0", 1))
     view = coordinator.controller.snapshot_builder.view(NOW)
-    record.cores["op0", 0][0] = 9
+    record.cores["op0", 0] = {0: 9}
     record.pinned.add(("op0", 0))
     reported(fake, record, 0, fake.measure("op0", 0, arrival_rate=1.0), fake.measure("op0", 1))
     [job] = view.snapshot().jobs

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -97,7 +97,7 @@ class JobRecord:
     chosen_homes : dict
         The address of the home of each executor that was moved; the next generations begin with it.
     cores : dict
-        Cores of each executor by node, as its home has confirmed them.
+        Cores of each executor by node, as its home has confirmed them; changes replace the mapping of an executor.
     pinned : set
         Executors whose cores the control loop does not change.
     pinned_cores : dict
@@ -444,5 +444,5 @@ def lease_seconds(record: JobRecord, timeout: float) -> float:
     return max(timeout, MISSED_REPORTS * report_seconds(record.spec.options, idle=True))
 
 
-def _cores_of(spec: JobSpec) -> dict[ExecutorKey, dict[int, int]]:
+def _cores_of(spec: JobSpec) -> dict[ExecutorKey, Mapping[int, int]]:
     return {(name, index): dict(by_node) for name, parts in spec.cores.items() for index, by_node in enumerate(parts)}

@@ -61,7 +61,7 @@ class JobView:
 
     spec: JobSpec
     homes: dict[str, tuple[int, ...]]
-    cores: dict[ExecutorKey, dict[int, int]]
+    cores: dict[ExecutorKey, Mapping[int, int]]
     pinned: frozenset[ExecutorKey]
     reports: tuple[ReceivedReport, ...]
     groups: dict[str, GroupTable] = field(default_factory=dict)
@@ -328,7 +328,7 @@ class SnapshotBuilder:
 def _view(record: JobRecord) -> JobView:
     busy = {key for key, lock in record.changing.items() if lock.locked()}
     pinned = set(record.cores) if record.starting or record.finishing else record.pinned | busy
-    cores = {key: dict(by_node) for key, by_node in record.cores.items()}
+    cores = dict(record.cores)
     homes = {operator: table.homes for operator, table in record.homes.tables.items()}
     reports = tuple(record.reports.values())
     groups = record.groups
