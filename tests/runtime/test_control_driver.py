@@ -20,6 +20,7 @@ from dask_elastic.runtime.protocol.job_calls import Decisions, Describe, Forget,
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler import control_driver as module
+from dask_elastic.runtime.scheduler.control.decision_texts import decisions_text
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
 from dask_elastic.vocab.errors import PlanningError, SubmitError
@@ -164,6 +165,22 @@ def test_decisions_are_recorded_published_and_described(bench):
         assert taken.jobs[0].executors[0].cores == {0: 2}
 
     bench(test, {"a": 2, "b": 2})
+
+
+def test_decisions_can_be_asked_for_in_each_turn_while_they_are_remembered(bench):
+    async def test(bench):
+        record = await bench.submit(executors=1)
+        controller = bench.controller
+        [snapshot] = await bench.period()
+        remembering = asyncio.ensure_future(controller._remember(snapshot, 0, planned(7, record)))
+        answers = []
+        while not remembering.done():
+            await asyncio.sleep(0)
+            answers.append(json.loads(decisions_text(controller._decisions("job", record.spec.generation, None))))
+        assert len(answers) > 3
+        assert [[one["number"] for one in answer] for answer in answers] == [[7]] * len(answers)
+
+    bench(test, {"a": 2})
 
 
 def test_loop_plans_rarely_while_all_jobs_are_idle_and_at_once_after_a_report(bench):

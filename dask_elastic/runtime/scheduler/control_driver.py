@@ -134,10 +134,9 @@ class ControlDriver:
         self._look = look
         self._looking: asyncio.Task[None] | None = None
         self._planned: ClusterView | None = None
-        self._skipped = 0
+        self._skipped = self._homes_moved = 0
         self._hurry = asyncio.Event()
         self._restless_until = -math.inf
-        self._homes_moved = 0
 
     # life
 
@@ -245,8 +244,9 @@ class ControlDriver:
 
     async def _remember(self, snapshot: Snapshot, size: int, plan: Plan) -> None:
         """Keep what a period has found; in a large cluster each part takes milliseconds, and others run in between."""
+        addresses = [node.address for node in snapshot.nodes]
         self.log.observe(snapshot)
-        self.log.add(plan.decisions)
+        self._keep(plan.decisions, addresses)
         self.snapshot_log.add(snapshot, size)
         self._outlook = plan.outlook
         await asyncio.sleep(0)
@@ -254,10 +254,9 @@ class ControlDriver:
         await asyncio.sleep(0)
         restarting = {record.name for record in self.cores.jobs.running if record.status is Status.RESTARTING}
         self.slots_needed = self._needed.after(snapshot, plan, restarting)
-        addresses = [node.address for node in snapshot.nodes]
         for decision in plan.decisions:
             await asyncio.sleep(0)
-            self._publish(decision, addresses)
+            self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
         self._note_sharing()
 
     def _note_sharing(self) -> None:
@@ -362,12 +361,13 @@ class ControlDriver:
         )
 
     def _note(self, decision: Decision, addresses: list[str]) -> None:
-        self.log.add((decision,))
-        self._publish(decision, addresses)
-
-    def _publish(self, decision: Decision, addresses: list[str]) -> None:
-        self._addresses.append((decision.number, addresses))
+        self._keep((decision,), addresses)
         self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
+
+    def _keep(self, decisions: tuple[Decision, ...], addresses: list[str]) -> None:
+        """Keep decisions with the addresses of their nodes, both at once: who asks for the one needs the other."""
+        self.log.add(decisions)
+        self._addresses.extend((decision.number, addresses) for decision in decisions)
 
     # questions
 
