@@ -93,6 +93,7 @@ def test_worker_that_fails_to_join_forgets_job_and_is_retried(on, fake, caplog):
         scheduler.add("new")
         scheduler.answers["a", Members] = NodeLost("no way there")
         await coordinator.membership.join_new()
+        await fake.settle()
         assert record.nodes == ["a"]
         assert [address for address, _ in scheduler.asked(Forget)] == ["new"]
         assert "new could not join: no way there" in caplog.text
@@ -121,6 +122,7 @@ def test_join_is_abandoned_when_worker_or_job_ends(on, fake, what):
             await coordinator.stop(Stop("job"))
         gate.set()
         await joining
+        await fake.settle()
         assert record.nodes == ["a"]
         assert record.live == (what == "worker")
         assert [address for address, _ in scheduler.asked(Forget)] == (["new"] if what == "job" else [])
@@ -444,6 +446,7 @@ def test_worker_that_joins_while_job_restarts_is_not_announced_to_next_generatio
         begin_next_generation(record)
         scheduler.held["new", Prepare].set()
         await joining
+        await fake.settle()
         assert scheduler.asked(Members) == []
         assert record.nodes == ["b", "a"]
         assert record.incarnations == {}

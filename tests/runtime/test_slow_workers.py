@@ -102,9 +102,24 @@ def test_worker_joins_while_another_one_that_could_not_join_does_not_answer(on, 
         async with asyncio.timeout(50):
             await coordinator.membership.join_new()
         assert record.nodes == ["a", "new"]
-        assert not refused.done()
-        gate.set()
         await refused
+        gate.set()
+
+    on({"a": 2}, test)
+
+
+def test_control_loop_lets_workers_join_while_one_that_could_not_join_does_not_answer(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake)
+        scheduler.add("hangs")
+        scheduler.answers["hangs", Prepare] = NodeLost("no way there")
+        gate = scheduler.held["hangs", Forget] = asyncio.Event()
+        await coordinator.controller._let_join()
+        scheduler.add("new")
+        await coordinator.controller._let_join()
+        assert record.nodes == ["a", "new"]
+        assert [address for address, _ in scheduler.asked(Forget)] == ["hangs"]
+        gate.set()
 
     on({"a": 2}, test)
 

@@ -170,9 +170,11 @@ class Membership:
                     return None
                 incarnation = record.joinings
             # Without the lock: they may hang. If they give way, the removal of that node has waited for it.
-            await self._dismiss(record, before.generation_id, addresses, incarnation)
+            dismissing = self._beside(self._dismiss(record, before.generation_id, addresses, incarnation))
             if error is not None:
+                # Nor does the control loop wait for it, which lets others join once these have.
                 return error
+            await dismissing
 
     async def _introduced(self, record: JobRecord, spec: JobSpec, addresses: list[str]) -> bool:
         """Introduce new nodes; returns False if a node is to be removed first, since it may hang, and they need it."""
