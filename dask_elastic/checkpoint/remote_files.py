@@ -113,6 +113,8 @@ class RemoteFiles:
         try:
             self._filesystem.mkdir(folder, create_parents=False)
         except Exception:  # another process may have made it at the same moment
+            # FTP keeps listings, which are of the time before.
+            self._filesystem.invalidate_cache()
             if not self._filesystem.exists(folder):
                 raise
 

@@ -298,6 +298,28 @@ def test_folders_that_another_process_makes_at_the_same_time_are_no_error(monkey
     assert folder.sizes("state/1") == {"a": 4}
 
 
+def test_folders_that_another_process_makes_are_found_by_a_file_system_that_keeps_its_listings(monkeypatch):
+    """As FTP in fsspec does."""
+    exists, mkdir, missing = SecureFileSystem.exists, SecureFileSystem.mkdir, set()
+
+    def kept_exists(self, path, **options):
+        if path not in missing and exists(self, path):
+            return True
+        missing.add(path)
+        return False
+
+    def late_mkdir(self, path, **options):
+        MemoryFileSystem.mkdir(self, path, create_parents=False)
+        mkdir(self, path, **options)
+
+    monkeypatch.setattr(SecureFileSystem, "exists", kept_exists)
+    monkeypatch.setattr(SecureFileSystem, "invalidate_cache", lambda self, path=None: missing.clear())
+    monkeypatch.setattr(SecureFileSystem, "mkdir", late_mkdir)
+    folder = CheckpointFolder("secure://listed/jobs/delays")
+    folder.write("state/1/a", [b"rows"])
+    assert folder.sizes("state/1") == {"a": 4}
+
+
 def test_folder_of_sftp_that_cannot_be_made_is_an_error_with_its_reason(monkeypatch):
     def mkdir(self, path, **options):
         raise PermissionError(errno.EACCES, "Permission denied")
