@@ -21,7 +21,7 @@ from dask_elastic.vocab.errors import CheckpointCorrupt, SinkError, TopologyErro
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kafka_cluster import KafkaCluster
-from transactional_broker import Broker
+from transactional_broker import Broker, Producer
 
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
 
@@ -134,6 +134,24 @@ def test_writer_takes_the_id_back_from_an_earlier_one_that_was_suspended_while_i
     writer.commit(second)
     assert numbers(broker) == [1, 2, 3, 1, 2, 3]
     assert broker.epochs["dask_elastic-job-out-r-0"] == 4
+
+
+def test_writer_whose_client_begins_no_transaction_any_more_takes_the_id_back(broker, staging, monkeypatch):
+    """The client library may know already, from a call in the background, that another writer has the id."""
+
+    def begin_transaction(producer):
+        producer._check()
+        begin(producer)
+
+    begin = Producer.begin_transaction
+    monkeypatch.setattr(Producer, "begin_transaction", begin_transaction)
+    writer = opened(staging, generation=1)
+    writer.write(ROWS)
+    [identity] = broker.epochs
+    broker.epochs[identity] += 1
+    writer.commit(writer.prepare(1))
+    assert numbers(broker) == [1, 2, 3]
+    assert broker.epochs == {identity: 3}
 
 
 def test_two_writers_of_one_generation_do_not_take_the_id_from_each_other_for_ever(broker, staging, monkeypatch):

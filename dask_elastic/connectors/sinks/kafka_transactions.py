@@ -257,8 +257,8 @@ class Committer:
     def send(self, batches: Sequence[pa.RecordBatch], checkpoint: int) -> None:
         """Send messages, and commit them with the number of their checkpoint."""
         producer, consumer = self.open()
-        self._tried("begin a transaction", producer.begin_transaction)
         try:
+            self._tried("begin a transaction", producer.begin_transaction)
             for batch in batches:
                 for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     self._tried("send a message", functools.partial(self._produce, producer, key, value))
