@@ -77,7 +77,7 @@ def kept_type(kind: pa.DataType, where: str) -> pa.DataType:
     """Return the type in which state of a declared type is kept, which holds the same values.
 
     Arrow selects no elements of views and of runs: views are kept as large strings or binaries, and run-end-encoded
-    values as these.
+    values as these. Views in list views, whose elements stay where they are, are kept as they are.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def kept_type(kind: pa.DataType, where: str) -> pa.DataType:
     Raises
     ------
     TopologyError
-        If elements are of a union, or views in a list of a type that cannot be converted.
+        If elements are of a union, or runs in a list of a type that cannot be converted.
 
     Examples
     --------
@@ -103,8 +103,8 @@ def kept_type(kind: pa.DataType, where: str) -> pa.DataType:
     >>> kept_type(pa.list_(pa.int64()), "Value: type")
     ListType(list<item: int64>)
     """
-    found = plain_type(kind) if any(map(_is_not_selected_from, _parts(kind))) else kind
-    if any(pa.types.is_union(part) or _is_not_selected_from(part) for part in _parts(found)):
+    found = kind if _is_selected_from(kind) else plain_type(kind)
+    if not _is_selected_from(found) or any(map(pa.types.is_union, _parts(found))):
         raise TopologyError(
             f"{where} is {kind}, of which state cannot be kept; declare object, or a state for each of its types."
         )
@@ -279,16 +279,17 @@ def _typed(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-def _is_not_selected_from(kind: pa.DataType) -> bool:
-    is_view = kind in (pa.string_view(), pa.binary_view())
-    return bool(is_view or pa.types.is_run_end_encoded(kind))
+def _is_selected_from(kind: pa.DataType) -> bool:
+    """Return whether Arrow selects elements of a type; it leaves those of list views where they are."""
+    views = any(part in _LARGE for part in _parts(kind, in_list_views=False))
+    return not views and not any(map(pa.types.is_run_end_encoded, _parts(kind)))
 
 
-def _parts(kind: pa.DataType) -> Iterator[pa.DataType]:
+def _parts(kind: pa.DataType, *, in_list_views: bool = True) -> Iterator[pa.DataType]:
     """Yield a type and all types nested in it."""
     yield kind
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        yield from _parts(kind.value_type)
-    else:
+        yield from _parts(kind.value_type, in_list_views=in_list_views)
+    elif in_list_views or not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)):
         for index in range(kind.num_fields):
-            yield from _parts(kind.field(index).type)
+            yield from _parts(kind.field(index).type, in_list_views=in_list_views)

@@ -102,7 +102,10 @@ def stream():
 UNION = pa.dense_union([pa.field("number", pa.int64()), pa.field("text", pa.string())])
 
 
-@pytest.mark.parametrize("kind", [UNION, pa.list_(UNION), pa.struct({"one": UNION}), pa.list_view(pa.string_view())])
+LISTED_RUNS = pa.list_view(pa.run_end_encoded(pa.int32(), pa.int64()))
+
+
+@pytest.mark.parametrize("kind", [UNION, pa.list_(UNION), pa.list_view(UNION), pa.struct({"one": UNION}), LISTED_RUNS])
 def test_state_types_that_cannot_be_kept_are_refused(kind):
     refused = re.escape(f"type is {kind}, of which state cannot be kept; declare object")
     for declare in (Value, List, functools.partial(Map, pa.string())):
@@ -121,6 +124,8 @@ VIEWS = pa.array(["one", "two", "one"]).cast(pa.string_view())
         pc.run_end_encode(pa.array([1, 2, 1])),
         pa.array([["one"], [], ["two", "one"]]).cast(pa.list_(pa.string_view())),
         pa.StructArray.from_arrays([VIEWS], ["text"]),
+        pa.array([["one"], [], ["two", "one"]], pa.list_view(pa.string_view())),
+        pa.array([[["one"]], [], [["two"], []]], pa.list_(pa.list_view(pa.string_view()))),
     ],
     ids=lambda values: str(values.type),
 )
