@@ -55,7 +55,7 @@ logger = logging.getLogger("dask_elastic.scheduler")
 T = TypeVar("T")
 
 NOTED_SECONDS = 1.0
-"""Seconds for which a stop, and a wait for the end, last longer until the end is written down; then they return."""
+"""Seconds for which a stop, and a wait for the end, last longer until the folder is not changed any more."""
 
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
@@ -256,8 +256,8 @@ class Coordinator:
     async def wait(self, call: job_calls.Wait) -> JobDescription:
         """Describe a job once it has ended, or after the timeout.
 
-        The client may then delete the folder of its checkpoints: nothing more is written there, unless storage is slow
-        or a part may still run.
+        The client may then delete the folder of its checkpoints: the scheduler changes nothing more there, unless
+        storage is slow or a part may still run.
         """
         record = self.jobs.record(call.job)
         await record.ended(call.timeout)
@@ -265,8 +265,8 @@ class Coordinator:
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTED_SECONDS):
                     await record.checkpoints.end_noted.wait()
-                    async with record.checkpoints.publishing:
-                        pass
+                    await record.checkpoints.quiet()
+                    await self.epochs.settled(record.name)
         return self._description(record)
 
     def _description(self, record: JobRecord) -> JobDescription:
@@ -329,6 +329,9 @@ class Coordinator:
             async with record.checkpoints.publishing:
                 pass
             await self.epochs.settled(record.name)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(NOTED_SECONDS):
+                    await record.checkpoints.quiet()
 
     async def forget(self, call: job_calls.Forget) -> None:
         """End a job at once and free its state."""

@@ -162,6 +162,11 @@ class JobCheckpoints:
         """Return when all sinks have committed the next checkpoint."""
         await self._commit.wait()
 
+    async def quiet(self) -> None:
+        """Return when no manifest is being written, and no old files are being deleted."""
+        async with self.exclusive, self.publishing:
+            pass
+
     @contextmanager
     def keeping(self, number: int) -> Iterator[None]:
         """Keep the files of this checkpoint and of later ones from being swept."""

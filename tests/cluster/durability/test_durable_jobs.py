@@ -23,6 +23,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import note_ended
 from dask_elastic.checkpoint.local_files import LocalFiles
+from dask_elastic.checkpoint.sweep import sweep
 from dask_elastic.checkpoint.takeover import requested, reserve_generation
 from dask_elastic.topology.source import Source
 from dask_elastic.vocab import errors
@@ -262,6 +263,35 @@ def test_wait_returns_when_nothing_more_is_written_to_the_folder(client, wait_un
     returned.set()
     wait_until(lambda: len(order) == 2, "the end of the job is noted")
     assert order == ["noted", "returned"]
+    shutil.rmtree(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_end_is_awaited_until_no_old_files_are_being_deleted(client, wait_until, monkeypatch, tmp_path, stopped):
+    sweeping, returned, order = threading.Event(), threading.Event(), []
+
+    def sweeps(*arguments, **options):
+        sweeping.set()
+        # Nothing else tells that `wait` or `stop` does not return now.
+        returned.wait(0.5)
+        swept = sweep(*arguments, **options)
+        order.append("swept")
+        return swept
+
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.checkpoints.sweep", sweeps)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.NOTED_SECONDS", 100.0)
+    gate = tmp_path / "gate" if stopped else None
+    job = de.submit(followed(tmp_path / "out", gate=gate), client, checkpoint=tmp_path / "checkpoints")
+    if stopped:
+        job.checkpoint()
+        wait_until(sweeping.is_set, "old files are being deleted")
+        job.stop()
+    else:
+        job.wait(**RUN)
+    order.append("returned")
+    returned.set()
+    wait_until(lambda: "swept" in order, "old files are deleted")
+    assert order[-1] == "returned"
     shutil.rmtree(tmp_path / "checkpoints")
 
 
