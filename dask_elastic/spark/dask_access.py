@@ -69,9 +69,9 @@ def access(client: Any) -> dict[str, str]:
     Notes
     -----
     Credentials in memory, such as those of ``Security.temporary()``, are written to files that only this user can read
-    and that are removed when this process ends; if it is killed, by the next process of this user that starts Spark or
-    writes such files. Spark's workers on other hosts cannot read these files; clusters of
-    several hosts need credentials in files that exist on every host.
+    and that are removed when this process ends; if it is killed, by the next process of this user on this host that
+    starts Spark or writes such files. Spark's workers on other hosts cannot read these files; clusters of several hosts
+    need credentials in files that exist on every host.
     """
     address = client.scheduler.address
     if address.startswith("inproc:"):

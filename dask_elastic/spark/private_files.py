@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import platform
 import shutil
 import stat
 import tempfile
@@ -13,8 +14,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 PREFIX = "dask_elastic-"
-LOCK = "owner.lock"
-"""A file in each private directory; the process that owns the directory has it locked."""
 
 
 def private_directory(purpose: str) -> Path:
@@ -25,7 +24,7 @@ def private_directory(purpose: str) -> Path:
     Parameters
     ----------
     purpose : str
-        Part of the directory's name.
+        A word of its name.
 
     Returns
     -------
@@ -40,14 +39,26 @@ def private_directory(purpose: str) -> Path:
     return made
 
 
+def lock_name() -> str:
+    """Return the name of the lock file in private directories: the process that owns a directory has locked it.
+
+    The name contains that of the host: on file systems that hosts share, a lock may hold on its own host only.
+    """
+    return f"owner-{platform.node()}.lock"
+
+
 def _made(purpose: str) -> tuple[Path, BinaryIO | None]:
     """Make and lock a directory; without a lock, if another process has removed it as a leftover before."""
     made = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-"))
-    lock = (made / LOCK).open("xb")
-    # Where files cannot be locked, no process removes leftovers.
-    with suppress(OSError):
+    path = made / lock_name()
+    lock = path.open("xb")
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-    if os.fstat(lock.fileno()).st_nlink:
+    except OSError:
+        # Another process may be able to lock the file later; it removes no directory without one.
+        path.unlink(missing_ok=True)
+        return made, lock
+    if path.exists():
         return made, lock
     lock.close()
     return made, None
@@ -63,13 +74,27 @@ def _remove_leftovers() -> None:
 
 
 def _remove_unlocked(directory: Path) -> None:
-    with (directory / LOCK).open("rb+") as lock:
+    with (directory / lock_name()).open("rb+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(directory, ignore_errors=True)
+        _delete(directory)
+
+
+def _delete(directory: Path) -> None:
+    """Delete a directory, its lock last: without the lock, the next process would leave what is still there."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != lock_name():
+            with suppress(OSError):
+                path.unlink()
+    if not {path.name for path in directory.iterdir()} - {lock_name()}:
+        shutil.rmtree(directory)
 
 
 def _remove(directory: Path, lock: BinaryIO, owner: int) -> None:
     # A forked process inherits the exit handler, but must not remove its parent's directory.
     if os.getpid() == owner:
-        shutil.rmtree(directory, ignore_errors=True)
+        # What cannot be deleted, the next process tries to delete.
+        with suppress(OSError):
+            _delete(directory)
         lock.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dask_elastic.spark.private_files import private_directory
+from dask_elastic.spark.private_files import lock_name, private_directory
 
 OWNER = """
 import sys
@@ -77,13 +78,13 @@ def test_directories_of_running_processes_stay(owner):
 def test_directories_that_are_no_private_ones_stay(folder):
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "owner.lock").touch()
+    (elsewhere / lock_name()).touch()
     (folder / "dask_elastic-link").symlink_to(elsewhere)
     (folder / "dask_elastic-tls-without-lock").mkdir()
     (folder / "dask_elastic-state-file").touch()
     before = set(folder.rglob("*"))
     made = private_directory("tls")
-    assert set(folder.rglob("*")) == before | {made, made / "owner.lock"}
+    assert set(folder.rglob("*")) == before | {made, made / lock_name()}
 
 
 def test_directories_of_other_users_stay(owner, monkeypatch):
@@ -119,3 +120,69 @@ def test_directory_is_made_where_files_cannot_be_locked(folder, monkeypatch):
     second = private_directory("tls")
     assert first.exists()
     assert second.exists()
+
+
+def test_directory_whose_owner_cannot_lock_it_stays_where_others_can(folder, monkeypatch):
+    lock = fcntl.flock
+
+    def refusing(file, operation):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refusing)
+    first = private_directory("tls")
+    (first / "key.pem").write_text("secret")
+    private_directory("tls")
+    assert (first / "key.pem").exists()
+
+
+def test_removal_that_is_interrupted_has_deleted_the_lock_last(owner, monkeypatch):
+    process, directory = owner
+    process.kill()
+    process.wait()
+    for number in range(20):
+        (directory / f"{number}.pem").write_text("secret")
+    unlink = os.unlink
+
+    def interrupted(path, **options):
+        unlink(path, **options)
+        if Path(path).name == lock_name():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            private_directory("tls")
+    assert [*directory.iterdir()] == []
+
+
+def test_directory_with_a_file_that_cannot_be_deleted_keeps_its_lock(owner, monkeypatch):
+    process, directory = owner
+    process.kill()
+    process.wait()
+    unlink = os.unlink
+
+    def refusing(path, **options):
+        if Path(path).name == "key.pem":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        unlink(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refusing)
+        private_directory("tls")
+    assert (directory / "key.pem").exists()
+    private_directory("tls")
+    assert not directory.exists()
+
+
+def test_directories_of_other_hosts_stay(owner, monkeypatch):
+    process, directory = owner
+    process.kill()
+    process.wait()
+    with monkeypatch.context() as patched:
+        # A lock of another host may not be seen here: its process may be running.
+        patched.setattr(platform, "node", lambda: "another")
+        private_directory("tls")
+    assert directory.exists()
+    private_directory("tls")
+    assert not directory.exists()
