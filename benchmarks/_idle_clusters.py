@@ -69,7 +69,11 @@ def side_by_side(setting: IdleSetting, kinds: tuple[str, ...] = KINDS) -> dict[s
     barrier = context.Barrier(len(kinds))
     with ProcessPoolExecutor(len(kinds), context, initializer=_share, initargs=(barrier,)) as pool:
         running = {kind: pool.submit(_cluster, kind, setting) for kind in kinds}
-        return {kind: found.result() for kind, found in running.items()}
+        errors = [error for found in running.values() if (error := found.exception()) is not None]
+    # A cluster that fails breaks the barrier for the others: its own error is the cause.
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error
+    return {kind: found.result() for kind, found in running.items()}
 
 
 def _share(barrier: threading.Barrier) -> None:
