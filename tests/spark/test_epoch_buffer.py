@@ -217,6 +217,22 @@ def test_chunk_that_is_written_during_abort_leaves_no_file_and_no_folder(make, t
     assert not (tmp_path / "spilled").exists()
 
 
+def test_chunk_whose_folder_is_removed_during_abort_is_refused_because_source_has_ended(make, tmp_path, monkeypatch):
+    buffer, _ = make(0)
+    write_bytes = Path.write_bytes
+
+    def writing(path, chunk):
+        buffer.abort()
+        # The abort removes the folder, and so does another chunk that is refused.
+        assert not (tmp_path / "spilled").exists()
+        return write_bytes(path, chunk)
+
+    monkeypatch.setattr(Path, "write_bytes", writing)
+    with pytest.raises(SourceError, match="the source has ended: it takes no more rows"):
+        asyncio.run(stage(buffer, 0, 1))
+    assert not (tmp_path / "spilled").exists()
+
+
 def test_event_loop_deletes_no_spilled_rows(make, tmp_path, monkeypatch):
     buffer, _ = make(1)
     plain, on_loop = Path.unlink, []

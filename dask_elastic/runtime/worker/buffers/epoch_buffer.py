@@ -37,6 +37,8 @@ T = TypeVar("T")
 WAKE_SECONDS = 0.5
 """Seconds that an instance waits for the next epochs before it calls the scheduler again."""
 
+_ENDED = "the source has ended: it takes no more rows"
+
 Held = memoryview | Path
 
 
@@ -144,19 +146,22 @@ class EpochBuffer:
 
     async def _spill(self, attempt: AttemptId, chunk: memoryview) -> None:
         if self._aborted.is_set():
-            raise SourceError("the source has ended: it takes no more rows")
+            raise SourceError(_ENDED)
         path = self._directory / uuid.uuid4().hex
         try:
             await self._in_thread(_write, path, chunk)
             with self._lock:
                 self._staging.add(attempt, path, chunk.nbytes, spilled=True)
                 self.peak_spilled = max(self.peak_spilled, self._staging.spilled)
-        except BaseException:
+        except BaseException as error:
             path.unlink(missing_ok=True)
             if self._aborted.is_set():
                 # The folder was made again; other chunks that are being written there remove it after that.
                 with suppress(OSError):
                     self._directory.rmdir()
+                if isinstance(error, SourceError):
+                    # The folder may have been removed before the file was made.
+                    raise SourceError(_ENDED) from error
             raise
 
     async def finish(self, attempt: AttemptId) -> SpoolFile | None:
