@@ -22,6 +22,14 @@ async def submit(coordinator, fake):
     return coordinator.jobs["job"]
 
 
+def add_refusing(scheduler):
+    """Add a worker that cannot join, and that does not answer afterwards until the gate opens, which is returned."""
+    scheduler.add("hangs")
+    scheduler.answers["hangs", Prepare] = NodeLost("no way there")
+    gate = scheduler.held["hangs", Forget] = asyncio.Event()
+    return gate
+
+
 @pytest.mark.parametrize(("operation", "wait"), [(Version, "PING_SECONDS"), (Prepare, "ANSWER_SECONDS")])
 def test_hanging_worker_does_not_block_join_of_others(on, fake, monkeypatch, operation, wait):
     monkeypatch.setattr(membership, wait, 0.3)
@@ -92,9 +100,7 @@ def test_worker_joins_while_a_guest_that_was_removed_does_not_answer(on, fake):
 def test_worker_joins_while_another_one_that_could_not_join_does_not_answer(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
-        scheduler.add("hangs")
-        scheduler.answers["hangs", Prepare] = NodeLost("no way there")
-        gate = scheduler.held["hangs", Forget] = asyncio.Event()
+        gate = add_refusing(scheduler)
         refused = asyncio.ensure_future(coordinator.membership.join_new())
         while not scheduler.asked(Forget):
             await asyncio.sleep(0)
@@ -111,9 +117,7 @@ def test_worker_joins_while_another_one_that_could_not_join_does_not_answer(on, 
 def test_control_loop_lets_workers_join_while_one_that_could_not_join_does_not_answer(on, fake):
     async def test(coordinator, scheduler):
         record = await submit(coordinator, fake)
-        scheduler.add("hangs")
-        scheduler.answers["hangs", Prepare] = NodeLost("no way there")
-        gate = scheduler.held["hangs", Forget] = asyncio.Event()
+        gate = add_refusing(scheduler)
         await coordinator.controller._let_join()
         scheduler.add("new")
         await coordinator.controller._let_join()
