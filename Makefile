@@ -18,13 +18,14 @@ BENCHMARKS := $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 # Tests start many processes: without compiled files, each of them would compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test lint format types examples $(EXAMPLES:%=run-%) pytest soak properties faults oldest demo bench docs clean
+.PHONY: test lint format types examples $(EXAMPLES:%=run-%) pytest processes pure beside
+.PHONY: soak properties faults oldest demo bench docs clean
 .DEFAULT_GOAL := test
 
-# Pytest runs last, so that its summary is the end of the output.
-test:
-	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target lint types examples
-	@$(MAKE) --no-print-directory pytest
+# Tests with processes wait for a third of their time. All else runs beside them, also after a failure, and is printed when
+# it has ended: the two summaries of pytest come last.
+test: lint
+	@$(MAKE) --no-print-directory --jobs 3 --keep-going processes beside
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check $(CHECKED)
@@ -41,9 +42,18 @@ examples: $(EXAMPLES:%=run-%)
 $(EXAMPLES:%=run-%): run-%: $(VENV)/.test
 	@echo "== $*"; $(BIN)/python $*
 
-pytest: $(VENV)/.test
-	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE) dask_elastic
+pytest: pure processes
+
+processes: $(VENV)/.test
 	@$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup $(PROCESSES)
+
+# Tests without processes come last: they keep both processors busy until the end.
+beside:
+	@$(MAKE) --no-print-directory --output-sync=target examples types pure
+
+# Tests with processes go first where both need a processor.
+pure: $(VENV)/.test
+	@nice -n 5 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(PURE) dask_elastic
 
 # Simulated jobs of all kinds under faults, with other seeds than the tests: make soak SECONDS=3600
 SECONDS ?= 600

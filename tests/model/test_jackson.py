@@ -289,8 +289,8 @@ def test_allocate_for_100_executors_takes_under_20_ms(slowness):
     target = 1.1 * (arrival / service).sum() / 100
     spent = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         allocation = allocate(100.0, arrival, service, target, 1_000)
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     assert allocation.feasible
     assert min(spent) < 0.02 * slowness()

@@ -255,9 +255,9 @@ def test_a_large_executor_is_balanced_within_a_millisecond(hot, slowness):
         owner[:hot] = np.arange(hot)
     durations = []
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.process_time()
         moves = balance(load, owner, range(64))
-        durations.append(time.perf_counter() - start)
+        durations.append(time.process_time() - start)
     sums = np.bincount(owner, load, minlength=64)
     for move in moves:
         sums[move.source] -= load[move.shard]

@@ -308,9 +308,9 @@ def test_core_assignment_at_paper_size_is_fast(slowness):
     problem = at_home(np.random.default_rng(0), 32, 96, 8, 0.1, 0.4)
     spent = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         plan = assign_cores(*problem)
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     check(problem, plan)
     assert min(spent) < 0.03 * slowness()
 
