@@ -6,7 +6,8 @@ per node, and three executors for each node, of which half communicate with 16 o
 second. `decision_ms` is the median of some decisions, after one that imports solvers. Placements where each node has
 consecutive executors have two lines: homes that are not consecutive are placed anew, the others by the planner. Then
 one line per placement with the delays of an event loop while decisions run back to back in a thread beside it, as in
-the scheduler, and without them, which shows the machine's share; and the longest garbage collection meanwhile.
+the scheduler, and without them, which shows the machine's share; and the longest garbage collection meanwhile. What the
+process has imported is frozen before, as the plugin does in a scheduler's own process.
 
     python benchmarks/home_decisions.py [--nodes 1000] [--periods 5] [--placements flux,albic] [--wakes 1500]
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import statistics
 import time
@@ -30,7 +32,7 @@ from dask_elastic.control.placement.loop import PlacementLoop
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.runtime.transport.switching import responsive
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, JobSnapshot, NodeSnapshot, Snapshot, SourceHome
 
 SLOTS, PER_NODE, ORIGINS, SOURCES = 8, 3, 16, 16
 SERVICE = 1_000.0
@@ -59,12 +61,15 @@ class Cluster:
         self.load = self.random.uniform(0.1, 0.9, count)
         self.state = self.random.lognormal(14, 1, count).astype(int).tolist()
         self.first = count // 2
+        # As in the scheduler, all snapshots share them.
+        self.identities = [ExecutorId("a", index) for index in range(self.first)]
+        self.identities += [ExecutorId("b", index) for index in range(count - self.first)]
         self.origins = [
-            [(name, int(one)) for one in self.random.integers(most, size=ORIGINS)]
+            ((name,) * ORIGINS, self.random.integers(most, size=ORIGINS))
             for index in range(count)
             for name, most in [("rows", SOURCES) if index < self.first else ("a", self.first)]
         ]
-        self.rates = self.random.uniform(1e3, 1e6, (count, ORIGINS)).tolist()
+        self.rates = self.random.uniform(1e3, 1e6, (count, ORIGINS))
         self.sources = tuple(SourceHome("rows", index, index % nodes) for index in range(SOURCES))
 
     def snapshot(self, now: float, placement: str) -> Snapshot:
@@ -72,12 +77,11 @@ class Cluster:
         loads = (self.load * self.random.normal(1.0, 0.03, len(self.load))).tolist()
         executors = tuple(
             ExecutorSnapshot(
-                ExecutorId("a", index) if index < self.first else ExecutorId("b", index - self.first),
-                home, {home: 1}, load * SERVICE, SERVICE, load * SERVICE, state_bytes=state, bytes_in=1e5 * load,
-                traffic=tuple(Traffic(*one, rate) for one, rate in zip(origins, rates, strict=True)),
+                identity, home, {home: 1}, load * SERVICE, SERVICE, load * SERVICE, state_bytes=state,
+                bytes_in=1e5 * load, traffic=Inputs(*origins, rates),
             )
-            for index, (home, load, state, origins, rates) in enumerate(
-                zip(self.home, loads, self.state, self.origins, self.rates, strict=True)
+            for identity, home, load, state, origins, rates in zip(
+                self.identities, self.home, loads, self.state, self.origins, self.rates, strict=True
             )
         )  # fmt: skip
         return Snapshot(now, self.nodes, (JobSnapshot("job", 1, executors, placement=placement, sources=self.sources),))
@@ -126,6 +130,8 @@ def event_loop(cluster: Cluster, placement: str, wakes: int) -> dict[str, Any]:
             loop._jobs.clear()
 
     line: dict[str, Any] = {"benchmark": "home_decisions", "placement": placement, "setting": "event loop"}
+    gc.collect()
+    gc.freeze()
     for name, work in (("without", None), ("beside", decide)):
         with Collections() as collections:
             late = asyncio.run(lateness(wakes, work))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from dask_elastic.control.keys import JobKey, job_key
+from dask_elastic.vocab.cores.wanted_cores import WantedCores
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.plan import Decision
 from dask_elastic.vocab.snapshot import Snapshot
@@ -55,11 +56,19 @@ class DecisionLog:
             The decisions of one tick.
         """
         for decision in decisions:
-            self._kept.append(decision)
+            self._kept.append(self._sharing(decision))
             if decision.observed is None:
                 self._unobserved[decision.number] = decision.generation
             if len(self._kept) > self._length:
                 self._unobserved.pop(self._kept.popleft().number, None)
+
+    def _sharing(self, decision: Decision) -> Decision:
+        """Return a decision that shares the names of its executors with the newest one about the same job."""
+        newest = next((one for one in reversed(self._kept) if one.job == decision.job), None)
+        if newest is None:
+            return decision
+        wanted = WantedCores.of(decision.wanted).sharing(WantedCores.of(newest.wanted))
+        return decision if wanted is decision.wanted else replace(decision, wanted=wanted)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Record each job's latency as the effect of its due decisions; call it before adding a tick's decisions.

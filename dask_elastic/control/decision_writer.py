@@ -12,6 +12,7 @@ from dask_elastic.control.keys import ExecutorKey, JobKey, job_key
 from dask_elastic.control.reason import reason
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
+from dask_elastic.vocab.cores.change_columns import ChangeColumns
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Decision, Outlook
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
@@ -173,7 +174,7 @@ class DecisionWriter:
             predicted=outlook.predicted,
             feasible=outlook.feasible,
             wanted=job_plan.wanted,
-            changes=tuple(map(core_change, job_plan.changes)),
+            changes=ChangeColumns.of(map(core_change, job_plan.changes)),
             applied=job_plan.applied,
             reason=self.reason(job_plan, bound, snapshot),
             starved=outlook.starved,

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.vocab.compute_measure import ComputeMeasure
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.group_flow import GroupFlow
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, HomeForecast, StrategyCost
+from dask_elastic.vocab.plan import Decision, HomeChange, HomeForecast, StrategyCost
 from dask_elastic.vocab.row_counts import RowCounts
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot, SourceHome, Traffic
 

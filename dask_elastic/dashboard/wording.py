@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dask_elastic.dashboard.quantities import plural, size
-from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange
+from dask_elastic.vocab.cores.core_change import CoreChange
+from dask_elastic.vocab.plan import Decision, HomeChange
 
 NAMED_CHANGES = 4
 """Number of changes of a decision that are listed; further ones are counted."""

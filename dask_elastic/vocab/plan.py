@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dask_elastic.vocab.cores.change_columns import ChangeColumns
+from dask_elastic.vocab.cores.core_change import CoreChange
+from dask_elastic.vocab.cores.wanted_cores import WantedCores
 from dask_elastic.vocab.identity import ExecutorId
-
-
-@dataclass(frozen=True)
-class CoreChange:
-    """A change of the cores of one executor.
-
-    Parameters
-    ----------
-    job : str
-        The name of the job.
-    generation : int
-        The generation of the job.
-    executor : ExecutorId
-        The executor.
-    before, after : mapping of int to int
-        Cores by node, numbered as in the snapshot; nodes without cores are omitted.
-    moved_bytes : float
-        Bytes of state that are expected to move to another node.
-    """
-
-    job: str
-    generation: int
-    executor: ExecutorId
-    before: Mapping[int, int]
-    after: Mapping[int, int]
-    moved_bytes: float = 0.0
-
 
 NONE, LABELLED, HOME = "none", "labelled", "home"
 """Strategies: nothing moves; shards move to tasks on the other node, and the home stays; or the home moves."""
@@ -193,8 +169,8 @@ class Decision:
         Whether any allocation meets the target.
     wanted : mapping of ExecutorId to int
         Cores that the model asks for.
-    changes : tuple of CoreChange
-        The core changes.
+    changes : sequence of CoreChange
+        The core changes, kept in columns.
     applied : bool
         Whether the changes were carried out; False in a dry run, or if the guard withheld them.
     reason : str
@@ -224,7 +200,7 @@ class Decision:
     predicted: float | None
     feasible: bool
     wanted: Mapping[ExecutorId, int]
-    changes: tuple[CoreChange, ...]
+    changes: Sequence[CoreChange]
     applied: bool
     reason: str
     starved: int = 0
@@ -234,6 +210,10 @@ class Decision:
     seconds: float = 0.0
     homes: tuple[HomeChange, ...] = ()
     others: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", ChangeColumns.of(self.changes))
+        object.__setattr__(self, "wanted", WantedCores.of(self.wanted))
 
 
 @dataclass(frozen=True)

@@ -263,13 +263,14 @@ class ExecutorSnapshot:
         most = self.enough_cores
         return self.total_cores if most is None else sum(min(count, most) for count in self.cores.values())
 
-    @cached_property
+    @property
     def heaviest_shard(self) -> float:
         """The fraction of its load that its most loaded shard carries; 0 if shards are not measured.
 
         One core at a time processes a shard: if one shard carries a third of the load, the executor gains nothing from
         more than about three cores.
         """
+        # Not a cached property, with which each of the many kept instances would have a dictionary of its own.
         if self.shard_load is None or not len(self.shard_load):
             return 0.0
         total = float(np.add.reduce(self.shard_load))

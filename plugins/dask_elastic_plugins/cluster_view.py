@@ -19,7 +19,7 @@ def cluster_view(coordinator: Coordinator) -> ClusterView:
     return ClusterView(
         history=controller.history,
         list_cards=lambda: (_card(record, coordinator) for record in coordinator.jobs.values()),
-        list_decisions=controller.log.of,
+        list_decisions=controller.decisions.log.of,
         problem=lambda: controller.error,
     )
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from dask_elastic.control.cluster.cluster_size import ROOM, ClusterSize
 from dask_elastic.control.cluster.slots_needed import FULLEST, NeededSlots
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Outlook, Plan
+from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 PERIOD, COOLDOWN = 1.0, 10.0

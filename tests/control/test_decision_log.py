@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dask_elastic.control.decision_log import DecisionLog
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision
+from dask_elastic.vocab.plan import Decision
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
 CHANGE = CoreChange("job", 1, ExecutorId("op", 0), {0: 1}, {0: 2})

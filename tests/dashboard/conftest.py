@@ -15,8 +15,9 @@ from dask_elastic.control.history import History
 from dask_elastic.dashboard.cluster_view import ClusterView, JobCard
 from dask_elastic.dashboard.display import Display
 from dask_elastic.dashboard.prometheus import COLLECTOR
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
+from dask_elastic.vocab.plan import Decision, Outlook, Plan
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot, Snapshot
 
 START = 1_800_000_000.0

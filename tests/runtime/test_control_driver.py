@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import dask.config
-import numpy as np
 import pytest
 
 from dask_elastic.control.recording import loads
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.job_calls import Decisions, Describe, Forget, Snapshots, Stop
-from dask_elastic.runtime.protocol.job_spec import JobSpec
-from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.scheduler import control_driver as module
 from dask_elastic.runtime.scheduler.control.decision_texts import decisions_text
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
-from dask_elastic.runtime.scheduler.job_record import JobRecord, ReceivedReport
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import PlanningError, SubmitError
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import CoreChange, Decision, Outlook, Plan
+from dask_elastic.vocab.plan import Decision, Outlook, Plan
 
 
 class Scripted:
@@ -149,12 +144,12 @@ def test_decisions_are_recorded_published_and_described(bench):
         await bench.period(
             planned(7, record, change(record, 0, {0: 2}, {0: 2, 1: 1})),
         )
-        assert [one.number for one in bench.controller.log.of("job")] == [7]
+        assert [one.number for one in bench.controller.decisions.log.of("job")] == [7]
         assert bench.controller.history.job("job").starved == 2
         [(topic, event)] = bench.scheduler.events
         assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
         wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
-        [recorded] = json.loads(await bench.controller.decisions(Decisions("job")))
+        [recorded] = json.loads(await bench.controller.decided(Decisions("job")))
         assert recorded["changes"] == event["changes"] == [wanted]
         assert recorded["applied"]
         view = (await bench.coordinator.describe(Describe("job"))).control
@@ -176,7 +171,9 @@ def test_decisions_can_be_asked_for_in_each_turn_while_they_are_remembered(bench
         answers = []
         while not remembering.done():
             await asyncio.sleep(0)
-            answers.append(json.loads(decisions_text(controller._decisions("job", record.spec.generation, None))))
+            answers.append(
+                json.loads(decisions_text(controller.decisions.with_addresses("job", record.spec.generation)))
+            )
         assert len(answers) > 3
         assert [[one["number"] for one in answer] for answer in answers] == [[7]] * len(answers)
 
@@ -225,7 +222,7 @@ def test_decisions_and_snapshots_cover_current_generation_only(bench):
         await bench.period(planned(0, record))
         await bench.coordinator.stop(Stop("job"))
         await bench.submit(executors=1)
-        assert json.loads(await bench.controller.decisions(Decisions("job"))) == []
+        assert json.loads(await bench.controller.decided(Decisions("job"))) == []
         assert loads(await bench.controller.snapshots(Snapshots("job"))) == []
         for _ in range(3):
             await bench.period()
@@ -254,7 +251,7 @@ def test_stale_plan_is_not_applied_and_decision_gives_reason(bench, what, caplog
         # Nothing is wrong when a plan has been made for a job that has ended.
         [said] = [one for one in caplog.records if "keeps its cores" in one.getMessage()]
         assert said.levelname == ("INFO" if what in ("ended", "submitted anew") else "WARNING")
-        [decision] = bench.controller.log.of("job")
+        [decision] = bench.controller.decisions.log.of("job")
         assert not decision.applied
         assert "could not be carried out: op0[0]" in decision.reason
         assert bench.controller.error is None
@@ -268,7 +265,7 @@ def test_home_that_refuses_keeps_its_cores_and_others_change(bench):
         bench.scheduler.answers["a", part_calls.SetCores] = PlanningError("not now")
         await bench.period(planned(0, record, change(record, 0, {0: 2}, {0: 1}), change(record, 1, {1: 2}, {1: 1})))
         assert record.cores == {("op0", 0): {0: 2}, ("op0", 1): {1: 1}}
-        [decision] = bench.controller.log.of("job")
+        [decision] = bench.controller.decisions.log.of("job")
         assert "op0[0]: not now" in decision.reason
 
     bench(test, {"a": 2, "b": 2})
@@ -429,131 +426,6 @@ def test_wrong_scheduler_configuration_is_raised_at_submit(fake, option, value):
     asyncio.run(run())
 
 
-# the scheduler's event loop
-
-NODES, CORES, EXECUTORS, SHARDS = 32, 8, 96, 256
-
-
-def busy_cluster(fake, number=NODES, executors=EXECUTORS, shards=SHARDS):
-    """Return a coordinator of a large cluster whose executors want other cores than they have."""
-    random = np.random.default_rng(5)
-    scheduler = fake.Scheduler({f"h{node // 4}:{node}": CORES for node in range(number)})
-    coordinator = Coordinator(scheduler)
-    nodes = tuple(scheduler.workers)
-    homes = tuple(index % number for index in range(executors))
-    cores = tuple({home: 2} for home in homes)
-    job = fake.submission(executors=executors)
-    options = replace(job.options, latency_target=0.05)
-    spec = JobSpec("job", 1, nodes, 0, job.summaries, {"rows": (0,), "op0": homes}, {"op0": cores}, options)
-    record = coordinator.jobs["job"] = JobRecord(spec, False)
-    record.change(JobEvent.STARTED)
-
-    def report(now):
-        for node in range(number):
-            measures = [
-                fake.measure(
-                    "op0", index, node=node, shards=shards, arrival_rate=random.uniform(500, 4_000), service_rate=1_500,
-                    shard_load=random.random(shards), shard_bytes=random.integers(0, 2**20, shards),
-                    state_bytes=2**27, latency=random.uniform(0.001, 0.5),
-                )
-                for index in range(node, executors, number)
-            ]  # fmt: skip
-            record.reports[node] = ReceivedReport(now, fake.report(measures))
-
-    return coordinator, report
-
-
-def step(own, run, *given):
-    """Run a function of the event loop's thread; record its processor time, without that of garbage collection."""
-    gc.disable()
-    began = time.thread_time()
-    answer = run(*given)
-    own.append(time.thread_time() - began)
-    gc.enable()
-    return answer
-
-
-def steps(own, coroutine):
-    """Run what a coroutine does between two turns of the event loop as a step each."""
-    while step(own, next, coroutine.__await__(), "ended") != "ended":
-        pass
-
-
-def test_control_never_blocks_event_loop_above_five_milliseconds(fake, slowness):
-    coordinator, report = busy_cluster(fake)
-    controller = coordinator.controller
-    own, gaps = [], []
-
-    async def longest_gap(pool):
-        """Run one period; return the longest time for which no other task ran on the event loop.
-
-        Measured in processor time of all threads of this process: it passes while the loop waits for the GIL, and other
-        processes of this machine hardly affect it.
-        """
-        longest, last = 0.0, time.process_time()
-        period = asyncio.ensure_future(controller.period(pool))
-        while not period.done():
-            await asyncio.sleep(0)
-            now = time.process_time()
-            longest, last = max(longest, now - last), now
-        period.result()
-        return longest
-
-    async def run():
-        with ThreadPoolExecutor(1) as pool:
-            for _ in range(15):
-                report(time.time())
-                gaps.append(await longest_gap(pool))
-            view = step(own, controller.snapshot_builder.view, time.time())
-            steps(own, controller._remember(*controller._decide(view)))
-
-    asyncio.run(run())
-    assert any(decision.changes for decision in controller.log.of("job"))
-    bound = 0.005 * slowness()
-    assert max(own) < bound
-    # Garbage collection, or another process, may delay any one period, but not all.
-    assert min(gaps) < bound
-
-
-def test_no_step_of_control_blocks_event_loop_above_five_milliseconds_with_a_thousand_workers(fake, slowness):
-    coordinator, report = busy_cluster(fake, 1_000, 3_000, 16)
-    controller, rounds = coordinator.controller, []
-
-    async def run():
-        for _ in range(4):
-            own = []
-            report(time.time())
-            steps(own, coordinator.membership.join_new())
-            view = step(own, controller.snapshot_builder.view, time.time())
-            step(own, controller._skips, view)
-            steps(own, controller._remember(*controller._decide(view)))
-            controller._planned = view
-            rounds.append(own)
-        coordinator.heartbeats.stop()
-
-    asyncio.run(run())
-    assert any(decision.changes for decision in controller.log.of("job"))
-    # The quickest of several runs counts, because other processes share the machine.
-    assert max(map(min, zip(*rounds, strict=False))) < 0.005 * slowness()
-
-
-def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch, slowness):
-    """Threads that wait for the GIL get it only when the planning thread yields."""
-    marks = []
-    monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
-    coordinator, report = busy_cluster(fake)
-    longest = []
-    for _ in range(10):
-        report(time.time())
-        view = coordinator.controller.snapshot_builder.view(time.time())
-        marks[:] = [time.thread_time()]
-        coordinator.controller._decide(view)
-        marks.append(time.thread_time())
-        longest.append(np.diff(marks).max())
-        assert len(marks) > EXECUTORS
-    assert min(longest) < 0.003 * slowness()
-
-
 def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench, monkeypatch):
     text, turned = module.decisions_text, threading.Event()
 
@@ -567,15 +439,14 @@ def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench, monke
         record = await bench.submit(executors=2)
         changes = [change(record, index % 2, {0: 2}, {0: 2, 1: 1}) for index in range(20)]
         controller = bench.controller
-        controller.log.add(decided(number, record, *changes) for number in range(1_000))
-        controller._addresses.extend((number, ["a", "b"]) for number in range(1_000))
-        answer = asyncio.ensure_future(controller.decisions(Decisions("job")))
+        controller.decisions.keep([decided(number, record, *changes) for number in range(1_000)], ["a", "b"])
+        answer = asyncio.ensure_future(controller.decided(Decisions("job")))
         await bench.fake.settle()
         turned.set()
         decisions = json.loads(await answer)
         assert len(decisions) == 1_000
         assert decisions[0]["changes"][0]["after"] == {"a": 2, "b": 1}
-        assert [one["number"] for one in json.loads(await controller.decisions(Decisions("job", last=2)))] == [998, 999]
+        assert [one["number"] for one in json.loads(await controller.decided(Decisions("job", last=2)))] == [998, 999]
 
     bench(test, {"a": 2, "b": 2})
 

@@ -6,14 +6,12 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_elastic.control.cluster.slots_needed import NeededSlots
-from dask_elastic.control.decision_log import DecisionLog
 from dask_elastic.control.history import History
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.loop import ControlLoop
@@ -24,7 +22,8 @@ from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
-from dask_elastic.runtime.scheduler.control.decision_texts import decision_message, decisions_text, recording_text
+from dask_elastic.runtime.scheduler.control.decision_texts import decisions_text, recording_text
+from dask_elastic.runtime.scheduler.control.published_decisions import PublishedDecisions
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.membership import Membership
@@ -33,8 +32,9 @@ from dask_elastic.runtime.scheduler.snapshot_log import SnapshotLog, bytes_of
 from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.program_end import is_shut_down
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import ElasticError, NodeLost, PlanningError
-from dask_elastic.vocab.plan import CoreChange, Decision, HomeChange, Outlook, Plan
+from dask_elastic.vocab.plan import Decision, HomeChange, Outlook, Plan
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -42,16 +42,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
-TOPIC = "dask_elastic"
-"""The topic of Dask's events under which decisions are published."""
-
 ANSWER_SECONDS = 5.0
 """The control loop waits so long for a home; the change goes on in the background after that."""
 
 CHANGES_AT_ONCE = 8
 """Each call takes a fraction of a millisecond of the event loop; the bound lets other work run in between."""
-
-KEPT_DECISIONS = 1_000
 
 EVIDENCE_SNAPSHOTS = 300
 """A loop that decides on as many snapshots again has nearly the same memory as the running one."""
@@ -94,7 +89,7 @@ class ControlDriver:
     ----------
     history : History
         The last minutes of each job.
-    log : DecisionLog
+    decisions : PublishedDecisions
         The newest decisions.
     snapshot_log : SnapshotLog
         The newest snapshots.
@@ -112,12 +107,11 @@ class ControlDriver:
         options: ControlOptions | None = None,
         look: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ):
-        self.scheduler = scheduler
         self.membership = membership
         self.cores = cores
         self.options = options or ControlOptions()
         self.history = History()
-        self.log = DecisionLog(KEPT_DECISIONS)
+        self.decisions = PublishedDecisions(scheduler)
         self.error: str | None = None
         self._errors = ErrorLog(logger)
         self._needed, self.slots_needed = NeededSlots(), 0.0
@@ -126,7 +120,6 @@ class ControlDriver:
         self._pause = ShortTurns()
         self._loop = ControlLoop(self.options.settings, clock=time.perf_counter, pause=self._pause)
         self._outlook: Mapping[str, Outlook] = {}
-        self._addresses: deque[tuple[int, list[str]]] = deque(maxlen=KEPT_DECISIONS)
         self._slots = asyncio.Semaphore(CHANGES_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
@@ -134,7 +127,8 @@ class ControlDriver:
         self._look = look
         self._looking: asyncio.Task[None] | None = None
         self._planned: ClusterView | None = None
-        self._skipped = self._homes_moved = 0
+        self._skipped = 0
+        self._homes_moved = 0
         self._hurry = asyncio.Event()
         self._restless_until = -math.inf
 
@@ -245,8 +239,8 @@ class ControlDriver:
     async def _remember(self, snapshot: Snapshot, size: int, plan: Plan) -> None:
         """Keep what a period has found; in a large cluster each part takes milliseconds, and others run in between."""
         addresses = [node.address for node in snapshot.nodes]
-        self.log.observe(snapshot)
-        self._keep(plan.decisions, addresses)
+        self.decisions.log.observe(snapshot)
+        self.decisions.keep(plan.decisions, addresses)
         self.snapshot_log.add(snapshot, size)
         self._outlook = plan.outlook
         await asyncio.sleep(0)
@@ -256,7 +250,7 @@ class ControlDriver:
         self.slots_needed = self._needed.after(snapshot, plan, restarting)
         for decision in plan.decisions:
             await asyncio.sleep(0)
-            self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
+            self.decisions.publish(decision, addresses)
         self._note_sharing()
 
     def _note_sharing(self) -> None:
@@ -344,7 +338,7 @@ class ControlDriver:
     def _noted(self, record: JobRecord, reason: str) -> Decision:
         """Return a decision about where executors are, without its changes."""
         self._homes_moved += 1
-        newest = self.log.all()[-1:]
+        newest = self.decisions.log.all()[-1:]
         return Decision(
             number=max(one.number for one in newest) + 1 if newest else self._homes_moved,
             time=time.time(),
@@ -361,20 +355,15 @@ class ControlDriver:
         )
 
     def _note(self, decision: Decision, addresses: list[str]) -> None:
-        self._keep((decision,), addresses)
-        self.scheduler.log_event(TOPIC, decision_message(decision, addresses))
-
-    def _keep(self, decisions: tuple[Decision, ...], addresses: list[str]) -> None:
-        """Keep decisions with the addresses of their nodes, both at once: who asks for the one needs the other."""
-        self.log.add(decisions)
-        self._addresses.extend((decision.number, addresses) for decision in decisions)
+        self.decisions.keep((decision,), addresses)
+        self.decisions.publish(decision, addresses)
 
     # questions
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
         return [
-            job_calls.Decisions.handled_by(self.decisions),
+            job_calls.Decisions.handled_by(self.decided),
             job_calls.Snapshots.handled_by(self.snapshots),
             job_calls.Evidence.handled_by(self.evidence),
         ]
@@ -382,14 +371,14 @@ class ControlDriver:
     def view(self, record: JobRecord) -> ControlView:
         """Return the control loop's view of a job."""
         outlook = self._outlook.get(record.name, Outlook()) if record.live else Outlook()
-        newest = [one for one in self.log.of(record.name) if one.generation == record.spec.generation][-1:]
+        newest = self.decisions.newest(*record.generation_id)
         return ControlView(
             predicted=outlook.predicted,
             feasible=outlook.feasible,
             starved=outlook.starved,
             bound=tuple(outlook.bound),
-            decided=newest[0].reason if newest else None,
-            decided_at=newest[0].time if newest else None,
+            decided=newest.reason if newest else None,
+            decided_at=newest.time if newest else None,
             control_error=self.error if record.live else None,
             measured=self._measured(record),
         )
@@ -401,17 +390,11 @@ class ControlDriver:
         latest = self.history.job(record.name).latest()
         return latest.latency if latest.generation == record.spec.generation else None
 
-    async def decisions(self, call: job_calls.Decisions) -> bytes:
+    async def decided(self, call: job_calls.Decisions) -> bytes:
         """Return the newest decisions about a job as a JSON list, oldest first; nodes by their addresses."""
-        known = self._decisions(call.job, self.cores.jobs.record(call.job).spec.generation, call.last)
+        generation = self.cores.jobs.record(call.job).spec.generation
+        known = self.decisions.with_addresses(call.job, generation, call.last)
         return await asyncio.get_running_loop().run_in_executor(None, decisions_text, known)
-
-    def _decisions(self, job: str, generation: int, last: int | None) -> list[tuple[Decision, list[str]]]:
-        """Return the newest decisions about a job with the addresses of the nodes, oldest first."""
-        addresses = dict(self._addresses)
-        found = [decision for decision in self.log.of(job) if decision.generation == generation]
-        newest = found if last is None else found[max(0, len(found) - last) :]
-        return [(decision, addresses[decision.number]) for decision in newest]
 
     async def snapshots(self, call: job_calls.Snapshots) -> bytes:
         """Return the newest snapshots in which a job is as a recording."""
@@ -423,7 +406,7 @@ class ControlDriver:
         """Return the newest snapshots in which a job is, a present one included, and the decisions about it."""
         generation = self.cores.jobs.record(call.job).spec.generation
         found = self.snapshot_log.of(call.job, generation, EVIDENCE_SNAPSHOTS, EVIDENCE_BYTES)
-        known = self._decisions(call.job, generation, EVIDENCE_DECISIONS)
+        known = self.decisions.with_addresses(call.job, generation, EVIDENCE_DECISIONS)
         view = self.snapshot_builder.view(time.time())
 
         def answer() -> job_calls.EvidenceAnswer:

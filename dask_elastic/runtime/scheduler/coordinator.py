@@ -20,7 +20,8 @@ from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, place_of
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.cluster.cluster_needs import ClusterNeeds
-from dask_elastic.runtime.scheduler.control_driver import TOPIC, ControlDriver
+from dask_elastic.runtime.scheduler.control.published_decisions import TOPIC
+from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves

@@ -72,7 +72,7 @@ def test_all_nodes_are_asked_in_the_order_of_the_protocol(job, strategy, calls, 
         assert {address for address, call in scheduler.calls if isinstance(call, group_calls.GroupCall)} == {"a", "b"}
         assert (moved.groups, moved.pause) == (2, pause)
         assert record.groups.table("op0").owners[[0, 1]].tolist() == [1, 1]
-        [noted] = coordinator.controller.log.of("job")
+        [noted] = coordinator.controller.decisions.log.of("job")
         assert (noted.others, noted.moved_bytes) == (("2 key groups of 'op0' moved",), moved.nbytes)
         assert f"({strategy}) with {moved.nbytes} bytes of state" in noted.reason
         assert record.groups.moving is None

@@ -149,7 +149,7 @@ def test_reason_is_kept_once_while_a_job_runs_and_forgotten_with_it(planned):
         for _ in range(2):
             await period(coordinator, pool, decision("job", reason="groups stay."))
             await asyncio.gather(*driver._moving.values())
-        reasons = [one.reason for one in coordinator.controller.log.of("job")]
+        reasons = [one.reason for one in coordinator.controller.decisions.log.of("job")]
         assert reasons == ["'op0': Placement 'flux': groups stay."]
         coordinator.jobs["job"].spec = coordinator.jobs["job"].spec.with_guest("c")
         await period(coordinator, pool)

@@ -128,7 +128,7 @@ def test_worker_that_has_just_started_joins_for_the_move(job, fake):
 def test_move_is_among_the_decisions_and_events(job):
     async def test(coordinator, scheduler, record):
         await coordinator.homes.move_executor(MOVE)
-        [decision] = coordinator.controller.log.of("job")
+        [decision] = coordinator.controller.decisions.log.of("job")
         [change] = decision.homes
         assert (str(change.executor), change.source, change.target) == ("op0[0]", "a", "b")
         assert (change.moved_bytes, change.pause) == (2_000_000.0, 0.012)

@@ -138,7 +138,7 @@ def test_sources_and_sinks_leave_behind_a_checkpoint_at_which_sources_wait(durab
         assert sum(sum(cores.values()) for cores in record.cores.values()) == 4
         state = record.checkpoints
         assert (state.newest, state.restarts, state.attempts, state.leaving) == (2, 1, 0, False)
-        [decision] = coordinator.controller.log.of("job")
+        [decision] = coordinator.controller.decisions.log.of("job")
         assert decision.others == ("restarted from checkpoint 2",)
         assert decision.reason.startswith(
             "Worker a is to leave. The job was restarted from checkpoint 2 elsewhere with rows[0], out[0]; it paused"

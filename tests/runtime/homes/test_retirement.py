@@ -71,7 +71,7 @@ def test_homes_move_before_cores_and_tasks(emptied):
         assert coordinator.needed_workers() == {"a", "c"}
         assert coordinator.used_workers() == {"a", "c"}
         assert record.spec.guests == (1,)
-        reasons = [one.reason for one in coordinator.controller.log.of("job") if one.homes[0].source == "b"]
+        reasons = [one.reason for one in coordinator.controller.decisions.log.of("job") if one.homes[0].source == "b"]
         assert len(reasons) == 2
         assert all(reason.startswith("Worker b is to leave.") for reason in reasons)
         del scheduler.workers["b"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any
 
 from dask_elastic.control.recording import decision_to_dict, dumps
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.plan import Decision
 from dask_elastic.vocab.snapshot import Snapshot
+
+EVENT_ENTRIES = 100
+"""With 3,000 executors, a thousand events with all changes took gigabytes of the scheduler's memory."""
 
 
 def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
@@ -28,6 +32,33 @@ def recording_text(snapshots: list[Snapshot]) -> bytes:
     """Return snapshots as a recording."""
     with responsive():
         return dumps(snapshots)
+
+
+def event_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
+    """Return a decision as an event of Dask, which keeps a thousand of them: of long lists, only the first entries.
+
+    Parameters
+    ----------
+    decision : Decision
+        The decision.
+    addresses : list of str
+        The addresses of the nodes in the order of its snapshot.
+
+    Returns
+    -------
+    dict
+        As `decision_message`, with at most `EVENT_ENTRIES` of ``changes``, ``homes`` and ``wanted``. ``left_off`` has
+        how many of each are not in it; `Job.decisions` has them all.
+    """
+    whole = {"changes": len(decision.changes), "homes": len(decision.homes), "wanted": len(decision.wanted)}
+    part = replace(
+        decision,
+        changes=decision.changes[:EVENT_ENTRIES],
+        homes=decision.homes[:EVENT_ENTRIES],
+        wanted=dict(islice(decision.wanted.items(), EVENT_ENTRIES)),
+    )
+    left_off = {name: count - EVENT_ENTRIES for name, count in whole.items() if count > EVENT_ENTRIES}
+    return {**decision_message(part, addresses), "left_off": left_off}
 
 
 def decision_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:

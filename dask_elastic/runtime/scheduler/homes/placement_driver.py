@@ -23,8 +23,9 @@ from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
 from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import PlanningError
-from dask_elastic.vocab.plan import LABELLED, CoreChange, HomeChange, HomeForecast, HomeMove
+from dask_elastic.vocab.plan import LABELLED, HomeChange, HomeForecast, HomeMove
 from dask_elastic.vocab.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dask_elastic.runtime.scheduler.control.decision_texts import EVENT_ENTRIES, decision_message, decisions_text
+from dask_elastic.runtime.scheduler.control.published_decisions import KEPT_DECISIONS, PublishedDecisions
+from dask_elastic.vocab.cores.core_change import CoreChange
+from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.plan import Decision, HomeChange
+
+ADDRESSES = [f"tcp://h{node}:1" for node in range(3)]
+
+
+def decision(number, executors=1, homes=0, job="job", generation=1):
+    wanted = {ExecutorId("op", index): 2 for index in range(executors)}
+    changes = [CoreChange(job, generation, ExecutorId("op", i), {i % 3: 1}, {i % 3: 2}) for i in range(executors)]
+    moved = tuple(HomeChange(ExecutorId("op", index), "a", "b", 1.0, 0.1) for index in range(homes))
+    return Decision(
+        number, 5.0, job, generation, 0.1, 0.2, 0.05, True, wanted, changes, True, "because", homes=moved
+    )  # fmt: skip
+
+
+@pytest.fixture
+def published(fake):
+    scheduler = fake.Scheduler({"a": 2})
+    return PublishedDecisions(scheduler), scheduler
+
+
+def test_event_of_a_decision_with_few_changes_has_them_all(published):
+    decisions, scheduler = published
+    one = decision(1, EVENT_ENTRIES, EVENT_ENTRIES)
+    decisions.publish(one, ADDRESSES)
+    assert scheduler.events == [("dask_elastic", {**decision_message(one, ADDRESSES), "left_off": {}})]
+
+
+def test_event_of_a_decision_with_many_changes_says_how_many_are_left_off(published):
+    decisions, scheduler = published
+    decisions.keep([large := decision(1, EVENT_ENTRIES + 7, EVENT_ENTRIES + 2)], ADDRESSES)
+    decisions.publish(large, ADDRESSES)
+    [(_, event)] = scheduler.events
+    whole = decision_message(large, ADDRESSES)
+    assert event["left_off"] == {"changes": 7, "homes": 2, "wanted": 7}
+    assert event["changes"] == whole["changes"][:EVENT_ENTRIES]
+    assert event["homes"] == whole["homes"][:EVENT_ENTRIES]
+    assert [*event["wanted"].items()] == [*whole["wanted"].items()][:EVENT_ENTRIES]
+    assert {name for name in whole if event[name] != whole[name]} == {"changes", "homes", "wanted"}
+    [told] = json.loads(decisions_text(decisions.with_addresses("job", 1)))
+    assert len(told["changes"]) == len(told["wanted"]) == EVENT_ENTRIES + 7
+
+
+def test_decisions_with_equal_addresses_share_them(published):
+    decisions, _ = published
+    for number, addresses in enumerate([ADDRESSES, list(ADDRESSES), ADDRESSES[:2], list(ADDRESSES)]):
+        decisions.keep([decision(number)], addresses)
+    kept = [addresses for _, addresses in decisions.with_addresses("job", 1)]
+    assert kept == [ADDRESSES, ADDRESSES, ADDRESSES[:2], ADDRESSES]
+    assert kept[0] is kept[1]
+
+
+def test_decisions_of_a_generation_are_kept_with_their_addresses(published):
+    decisions, _ = published
+    decisions.keep(
+        (decision(number, generation=1 + number // 600) for number in range(KEPT_DECISIONS + 200)), ADDRESSES
+    )
+    assert [one.number for one, _ in decisions.with_addresses("job", 1)] == [*range(200, 600)]
+    assert [one.number for one, _ in decisions.with_addresses("job", 2, last=2)] == [1_198, 1_199]
+    assert decisions.newest("job", 1).number == 599
+    assert decisions.newest("job", 3) is decisions.newest("other", 1) is None
+    assert decisions.with_addresses("other", 1) == decisions.with_addresses("job", 1, last=0) == []
