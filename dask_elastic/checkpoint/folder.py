@@ -16,6 +16,7 @@ from dask_elastic.checkpoint.file_ref import Contents, FileRef, Measured
 from dask_elastic.checkpoint.local_appender import LocalAppender
 from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.remote_files import RemoteFiles
+from dask_elastic.checkpoint.storage.folder_changes import FolderChanges
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
 Files: TypeAlias = LocalFiles | RemoteFiles
@@ -32,6 +33,8 @@ class CheckpointFolder:
         A local path, or a URL such as `s3://bucket/delays`. All workers and the scheduler must reach it.
     storage_options : mapping, optional
         Options for fsspec, such as credentials.
+    changes : FolderChanges, optional
+        Counts the calls that change the folder; a copy that is pickled counts its own.
 
     Raises
     ------
@@ -47,12 +50,18 @@ class CheckpointFolder:
     (4, b'rows')
     """
 
-    def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        changes: FolderChanges | None = None,
+    ) -> None:
         text = os.fspath(url) if isinstance(url, (str, os.PathLike)) else url
         if not isinstance(text, str) or not text.strip():
             raise CheckpointError(f"a checkpoint folder is {url!r}; give a path or a URL such as s3://bucket/job.")
         self.url = text.rstrip("/") if "://" in text else Path(text).expanduser().absolute().as_posix()
         self.storage_options = dict(storage_options or {})
+        self._changes = changes or FolderChanges()
         self._open()
 
     def _open(self) -> None:
@@ -111,11 +120,11 @@ class CheckpointFolder:
         found = b""
         step = "write"
         try:
-            self._within(0, lambda: self._files.write(path, [contents]))
+            self._change(path, lambda: self._files.write(path, [contents]))
             step = "read"
             found = self._within(0, lambda: self._files.read(path).to_pybytes())
             step = "delete"
-            self._within(0, lambda: self._files.delete(path))
+            self._change(path, lambda: self._files.delete(path))
         except Exception as error:
             # The libraries of object stores raise errors of their own.
             raise self._failure(step, path, error) from error
@@ -149,7 +158,7 @@ class CheckpointFolder:
             # The storage does not answer for the time in which rows that are written while they arrive are waited for.
             within(
                 lambda: seconds_for(measured.nbytes) + measured.supply_seconds,
-                lambda: self._files.write(path, measured),
+                lambda: self._changes.make(self.where(path), lambda: self._files.write(path, measured)),
                 self.url,
             )
         except CheckpointError:
@@ -185,7 +194,8 @@ class CheckpointFolder:
         CheckpointError
             When the file cannot be written.
         """
-        return self._attempt("append to", path, lambda: self._files.append(path, appender, buffers))
+        change = functools.partial(self._files.append, path, appender, buffers)
+        return self._attempt("append to", path, change, changes=True)
 
     def claim(self, path: str, owner: str = "") -> bool:
         """Create a file that no other call creates; return False if it exists already.
@@ -210,9 +220,11 @@ class CheckpointFolder:
         try:
             # No other call writes the same, so each knows its own file.
             contents = f"{owner} {uuid.uuid4().hex}".encode()
-            self._within(0, lambda: self._files.claim(path, contents))
+            self._change(path, lambda: self._files.claim(path, contents))
         except FileExistsError:
             return False
+        except CheckpointError:
+            raise
         except Exception as error:
             raise self._failure("write", path, error) from error
         return True
@@ -343,15 +355,15 @@ class CheckpointFolder:
 
     def delete(self, path: str) -> None:
         """Delete a file; deleting it twice is no error."""
-        self._attempt("delete", path, functools.partial(self._files.delete, path))
+        self._attempt("delete", path, functools.partial(self._files.delete, path), changes=True)
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder if it is empty."""
-        self._attempt("delete", folder, functools.partial(self._files.delete_folder, folder))
+        self._attempt("delete", folder, functools.partial(self._files.delete_folder, folder), changes=True)
 
-    def _attempt(self, step: str, path: str, action: Callable[[], _Result]) -> _Result:
+    def _attempt(self, step: str, path: str, action: Callable[[], _Result], changes: bool = False) -> _Result:
         try:
-            return self._within(0, action)
+            return self._change(path, action) if changes else self._within(0, action)
         except CheckpointError:
             raise
         except Exception as error:
@@ -359,6 +371,9 @@ class CheckpointFolder:
 
     def _within(self, nbytes: int, action: Callable[[], _Result]) -> _Result:
         return within(lambda: seconds_for(nbytes), action, self.url)
+
+    def _change(self, path: str, action: Callable[[], _Result]) -> _Result:
+        return self._within(0, lambda: self._changes.make(self.where(path), action))
 
     def _failure(self, step: str, path: str, error: Exception) -> CheckpointError:
         where = self.where(path)

@@ -227,7 +227,9 @@ def test_submission_with_other_fields_is_a_version_mismatch(fake, workers):
 
 def test_end_of_earlier_generation_does_not_end_later_one():
     ended = []
-    job_part = SimpleNamespace(spec=SimpleNamespace(generation=2), refused=0, end=lambda: ended.append(2))
+    job_part = SimpleNamespace(
+        spec=SimpleNamespace(generation=2), refused=0, checkpoints=None, end=lambda: ended.append(2)
+    )
 
     async def forget(job):
         ended.append(job)

@@ -58,6 +58,9 @@ T = TypeVar("T")
 NOTED_SECONDS = 1.0
 """Seconds for which a stop, and a wait for the end, last longer until the folder is not changed any more."""
 
+PARTS_SECONDS = 10.0
+"""Seconds for which they last longer at most until the workers have written their last files; see `LAST_SECONDS`."""
+
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
 
@@ -257,18 +260,27 @@ class Coordinator:
     async def wait(self, call: job_calls.Wait) -> JobDescription:
         """Describe a job once it has ended, or after the timeout.
 
-        The client may then delete the folder of its checkpoints: the scheduler changes nothing more there, unless
-        storage is slow or a part may still run.
+        The client may then delete the folder of its checkpoints: nothing more is changed there, unless storage hangs or
+        a part may still run.
         """
         record = self.jobs.record(call.job)
         await record.ended(call.timeout)
         if not record.live and record.checkpoints is not None:
+            await self._parts_ended(record)
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTED_SECONDS):
                     await record.checkpoints.end_noted.wait()
                     await record.checkpoints.quiet()
                     await self.epochs.settled(record.name)
         return self._description(record)
+
+    @staticmethod
+    async def _parts_ended(record: JobRecord) -> None:
+        """Return when the workers have ended their parts of a job that has ended, and written their last files."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PARTS_SECONDS):
+                if record.checkpoints is not None:
+                    await record.checkpoints.parts_ended.wait()
 
     def _description(self, record: JobRecord) -> JobDescription:
         return record.description(self.epochs.progress(record), self.controller.view(record))
@@ -326,6 +338,7 @@ class Coordinator:
             self.health.keep(ended)
             await asyncio.wait([ended], timeout=NOTED_SECONDS)
         if record.checkpoints is not None:
+            await self._parts_ended(record)
             # A manifest that is being written would appear later.
             async with record.checkpoints.publishing:
                 pass

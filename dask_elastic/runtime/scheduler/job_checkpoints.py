@@ -64,6 +64,8 @@ class JobCheckpoints:
         Whether sources accept nothing more, because what they have accepted is being copied to a savepoint.
     committed : int
         The newest checkpoint that all sinks have committed in this generation.
+    parts_ended : asyncio.Event
+        Set when the workers have ended their parts and written their last files, or do not answer.
     end_noted : asyncio.Event
         Set when the folder says that the job has ended, or this cannot be written.
     opened : set of str
@@ -92,7 +94,7 @@ class JobCheckpoints:
         self.leaving = False
         self.held = False
         self.committed = 0
-        self.end_noted = asyncio.Event()
+        self.parts_ended, self.end_noted = asyncio.Event(), asyncio.Event()
         self.opened: set[str] = set()
         self._committing: tuple[int, set[ExecutorId]] = (0, set())
         self._pins: list[int] = []

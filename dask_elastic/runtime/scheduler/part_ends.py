@@ -75,6 +75,8 @@ class PartEnds:
             if self.calls.present(address)
         ]
         await asyncio.gather(*calls)
+        if record.checkpoints is not None:
+            record.checkpoints.parts_ended.set()
 
     async def note_end(self, record: JobRecord) -> None:
         """Write down that a job that has ended cannot emit any more, once this is certain; `resume` need not wait then.

@@ -262,7 +262,8 @@ class CheckpointKeeper:
         except ElasticError as error:
             with self._lock:
                 self._chains[executor] = self._chains[executor].failed(checkpoint)
-            self._fail(checkpoint, error)
+            if not self._threads.ended:
+                self._fail(checkpoint, error)
             return
         self._acknowledge(checkpoint, executor, part_of(part))
 

@@ -146,8 +146,11 @@ class Handlers:
     async def end(self, call: part_calls.End) -> None:
         """Stop at once; state and measures stay readable. A later generation goes on."""
         if self._hosts(call):
+            job_part = self.node.job_parts[call.job]
             # Not in the pool: all of its threads may be waiting for something that only the end releases.
-            self.node.job_parts[call.job].end()
+            job_part.end()
+            if job_part.checkpoints is not None:
+                await job_part.checkpoints.last_change()
 
     async def forget(self, call: part_calls.Forget) -> tuple[str, ...]:
         """Stop at once and free everything; a later generation or incarnation goes on."""

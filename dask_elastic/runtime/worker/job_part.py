@@ -187,7 +187,8 @@ class JobPart:
         if not source.epochs:
             spool = None if self.checkpoints is None else self.checkpoints.spool(identity, source)
             return Mailbox(spool=spool)
-        return EpochBuffer.of(self._node, self.spec, identity, source.staging_bytes)
+        kept = None if self.checkpoints is None else self.checkpoints.epoch_spool(identity)
+        return EpochBuffer.of(self._node, self.spec, identity, source.staging_bytes, kept)
 
     def _clock(self, identity: ExecutorId, source: Source) -> SourceClock | None:
         if source.event_time is None:
@@ -278,7 +279,7 @@ class JobPart:
         for part in parts:
             part.abort()
         if self.checkpoints is not None:
-            self.checkpoints.keeper.abort()
+            self.checkpoints.abort()
         return True
 
     def fail(self, error: BaseException) -> None:

@@ -289,7 +289,9 @@ class NodeRuntime:
         if job_part is None:
             return []
         job_part.end()
-        stuck = await self.in_thread(job_part.threads.join, JOIN_SECONDS)
+        joining = self.in_thread(job_part.threads.join, JOIN_SECONDS)
+        last = job_part.checkpoints.last_change() if job_part.checkpoints is not None else asyncio.sleep(0)
+        stuck, _ = await asyncio.gather(joining, last)
         if stuck:
             logger.warning("job %r: user code still runs in %s", job, ", ".join(stuck))
         return stuck

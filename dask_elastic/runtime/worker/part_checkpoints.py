@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.changed_aggregates import ChangedAggregates
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.other_placing import OtherPlacing
@@ -18,6 +20,7 @@ from dask_elastic.checkpoint.pickled import Pickled
 from dask_elastic.checkpoint.restore import component_event_time, restore_executor
 from dask_elastic.checkpoint.spool.log import SpoolLog, path_of
 from dask_elastic.checkpoint.state_file import StateHeader
+from dask_elastic.checkpoint.storage.folder_changes import FolderChanges
 from dask_elastic.executor.primary_state import PrimaryState
 from dask_elastic.routing.keyspace import KeySpace
 from dask_elastic.runtime.protocol.calls import Ask
@@ -40,6 +43,9 @@ logger = logging.getLogger("dask_elastic.checkpoint")
 
 HOLD_SECONDS = 60.0
 """Seconds within which spools write what they have begun to write."""
+
+LAST_SECONDS = 5.0
+"""Seconds for which the end of a job lasts longer at most, until nothing here changes the folder any more."""
 
 
 class Instances(Protocol):
@@ -74,6 +80,8 @@ class PartCheckpoints:
         Makes durable what the instances here contribute.
     given_up : int
         The newest checkpoint that was given up.
+    changes : FolderChanges
+        The changes that the instances here make to the folder.
     """
 
     def __init__(self, spec: JobSpec, plan: CheckpointPlan, threads: JobThreads, ask: Ask, here: Instances):
@@ -81,7 +89,8 @@ class PartCheckpoints:
         self.given_up = 0
         self._spec = spec
         self._plan = plan
-        self._folder = CheckpointFolder(plan.url)
+        self.changes = FolderChanges()
+        self._folder = CheckpointFolder(plan.url, changes=self.changes)
         computes = [(compute.name, s) for s in spec.summaries for compute in s.computes]
         order = {name: position for position, (name, _) in enumerate(computes)}
         headers = {
@@ -153,6 +162,11 @@ class PartCheckpoints:
                 source.spool.complete(number)
         for sink in self._here.sinks.values():
             sink.tell(CheckpointEvent.COMPLETE, number)
+
+    def abort(self) -> None:
+        """Begin no further change of the folder, because the job has ended here; `last_change` awaits the last one."""
+        self.changes.close()
+        self.keeper.abort()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -231,6 +245,22 @@ class PartCheckpoints:
         path = path_of(self._spec.run, identity.component, identity.index)
         log = SpoolLog(self._folder, path, self._spec.generation)
         return Spool(log, offset if isinstance(offset, int) else 0, self._spec.options.checkpoint_keep)
+
+    def epoch_spool(self, identity: ExecutorId) -> EpochSpool | None:
+        """Return where an instance of a source keeps the rows of epochs; None if it keeps none."""
+        return EpochSpool(self._folder, identity.component) if self._spec.summary(identity.component).spooled else None
+
+    async def last_change(self) -> None:
+        """Return when nothing here changes the folder any more, so that it can be deleted; the job has ended here.
+
+        Storage that hangs is not waited for longer than `LAST_SECONDS`; the log names the files then.
+        """
+        await asyncio.wait({asyncio.wrap_future(self.changes.last)}, timeout=LAST_SECONDS)
+        if running := self.changes.running:
+            logger.warning(
+                "job %r: the storage has not answered for %g s since the job ended, and these files may still appear: "
+                "%s. Delete the folder later, or again", self._spec.job, LAST_SECONDS, ", ".join(running),
+            )  # fmt: skip
 
     def recovered(self, sink: ExecutorId) -> Recovered | None:
         """Return what the checkpoint holds for an instance of a sink; None in a job that was not restarted.

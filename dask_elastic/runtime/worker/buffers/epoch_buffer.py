@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from dask_elastic.checkpoint.epoch_spool import END_OF_STREAM, EpochSpool
-from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.calls import Ask
 from dask_elastic.runtime.protocol.handoff_calls import NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
@@ -96,10 +95,10 @@ class EpochBuffer:
         self.peak_spilled = 0
 
     @classmethod
-    def of(cls, node: NodeServices, spec: JobSpec, identity: ExecutorId, limit: int) -> EpochBuffer:
+    def of(
+        cls, node: NodeServices, spec: JobSpec, identity: ExecutorId, limit: int, spool: EpochSpool | None
+    ) -> EpochBuffer:
         """Return the buffer of an instance of a source of a job."""
-        plan = spec.checkpoint if spec.summary(identity.component).spooled else None
-        spool = None if plan is None else EpochSpool(CheckpointFolder(plan.url), identity.component)
         return cls(limit, node.spill_directory, node.ask, spec.generation_id, identity, node.in_thread, spool)
 
     @property

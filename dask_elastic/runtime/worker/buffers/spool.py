@@ -262,7 +262,7 @@ class Spool:
                 logger.warning("a source stops accepting rows: %s", error)
                 return False
             except CheckpointError as error:
-                if not wait:
+                if not wait and not self._stopped.is_set():
                     logger.warning("rows of a source wait, and are not acknowledged: %s", error)
                 wait = min(2 * wait, LONGEST_RETRY_SECONDS) or RETRY_SECONDS
                 self._stopped.wait(wait)
@@ -285,4 +285,5 @@ class Spool:
         try:
             self._log.delete_through(number)
         except CheckpointError as error:
-            logger.warning("old rows of a source stay on storage: %s", error)
+            if not self._stopped.is_set():
+                logger.warning("old rows of a source stay on storage: %s", error)

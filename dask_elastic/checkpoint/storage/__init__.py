@@ -1,0 +1,1 @@
+"""What is known of the calls to the storage of checkpoints."""
