@@ -4,7 +4,7 @@ Goal
     Every executor has a core at its home; the cores of the cluster are used; homes are spread evenly.
 Heuristic
     Executors and instances whose node is given get it. Each of the other executors in turn goes to the node with the
-    most free slots. The remaining slots go to the executors at home there.
+    most free slots, which a heap finds. The remaining slots go to the executors at home there.
 Not done
     Loads, which are not known yet, and traffic between components.
 
@@ -16,6 +16,7 @@ slots gives the same result on equal nodes. By the third erratum an executor alw
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -109,11 +110,10 @@ def place(
     if not free_slots:
         raise PlanningError("there is no node to place the job on: start a worker")
     stateful = [request for request in requests if request.stateful]
-    free = list(free_slots)
+    by_slots = _NodesBySlots(free_slots)
     wanted = homes or {}
     chosen_homes: dict[str, tuple[int, ...]] = {}
     places: dict[tuple[str, int], dict[int, int]] = {}
-    load = [0] * len(free)
     later = [*free_slots, *[max(free_slots)] * (nodes - len(free_slots))]
     counts = {r.name: r.instances or _default_executors(len(stateful), later) for r in stateful}
     executors = [(request, index) for request in stateful for index in range(counts[request.name])]
@@ -121,13 +121,13 @@ def place(
     for request, index in sorted(executors, key=lambda one: one[0].home(one[1]) is None):
         node = request.home(index)
         if node is None:
-            node = _free_node(free, load, next(iter(wanted.get(request.name, ())[index : index + 1]), None))
-        free[node] -= 1
-        load[node] += 1
+            node = by_slots.freest(next(iter(wanted.get(request.name, ())[index : index + 1]), None))
+        by_slots.take(node)
         places[request.name, index] = {node: 1}
     for request in stateful:
         homes_of = (node for i in range(counts[request.name]) for node in places[request.name, i])
         chosen_homes[request.name] = tuple(homes_of)
+    free = by_slots.free
     oversubscribed = any(slots < 0 for slots in free)
     oversubscribed |= _more_cores(stateful, chosen_homes, places, free)
     for position, request in enumerate(d for d in requests if not d.stateful):
@@ -140,10 +140,30 @@ def place(
     return InitialPlacement(chosen_homes, cores, oversubscribed)
 
 
-def _free_node(free: Sequence[int], load: Sequence[int], wanted: int | None) -> int:
-    """Return the node with the most free slots, or the wanted one if it has some, or no node has."""
-    node = max(range(len(free)), key=lambda n: (free[n], -load[n], -n))
-    return wanted if wanted is not None and (free[wanted] > 0 or free[node] <= 0) else node
+class _NodesBySlots:
+    """The nodes in the order of their free slots: of equal ones, that with the fewest executors is first."""
+
+    def __init__(self, free: Sequence[int]) -> None:
+        self.free = list(free)
+        self._executors = [0] * len(self.free)
+        self._heap = [self._entry(node) for node in range(len(self.free))]
+        heapq.heapify(self._heap)
+
+    def _entry(self, node: int) -> tuple[int, int, int]:
+        return -self.free[node], self._executors[node], node
+
+    def take(self, node: int, executors: int = 1) -> None:
+        """Take a slot of a node, which may have none left, for that many more executors."""
+        self.free[node] -= 1
+        self._executors[node] += executors
+        heapq.heappush(self._heap, self._entry(node))
+
+    def freest(self, wanted: int | None = None) -> int:
+        """Return the node with the most free slots, or the wanted one if it has some, or no node has."""
+        while self._heap[0] != self._entry(node := self._heap[0][2]):
+            # A slot was taken since; the node has another entry.
+            heapq.heappop(self._heap)
+        return wanted if wanted is not None and (self.free[wanted] > 0 or self.free[node] <= 0) else node
 
 
 def _default_executors(components: int, slots: Sequence[int]) -> int:
@@ -157,14 +177,15 @@ def _more_cores(
     free: list[int],
 ) -> bool:
     """Distribute free slots; return whether a requested number of cores could not be met."""
-    unmet = False
+    unmet, by_slots = False, _NodesBySlots(free)
+    free = by_slots.free
     for request in stateful:
         for index, home in enumerate(homes[request.name]):
             held = places[request.name, index]
             for _ in range((request.cores or 1) - 1):
-                node = home if free[home] > 0 else max(range(len(free)), key=lambda n: (free[n], -n))
-                unmet |= free[node] <= 0
-                free[node] -= 1
+                node = home if by_slots.free[home] > 0 else by_slots.freest()
+                unmet |= by_slots.free[node] <= 0
+                by_slots.take(node, executors=0)
                 held[node] = held.get(node, 0) + 1
     takers = [(d.name, i) for d in stateful if d.cores is None for i in range(len(homes[d.name]))]
     given = True

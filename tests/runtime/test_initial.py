@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -96,3 +97,33 @@ def test_instances_of_sources_get_the_nodes_that_are_given():
     request = PlacementRequest("rows", 3, False, homes=(1, None, 0))
     assert place([request], [2, 2]).homes["rows"] == (1, 1, 0)
     assert place([request], [2, 2], {"rows": (0, 0, 1)}).homes["rows"] == (1, 0, 0)
+
+
+@given(st.lists(st.integers(-3, 5), min_size=1, max_size=8), st.integers(1, 20))
+def test_each_executor_goes_to_the_node_with_most_free_slots(free, executors):
+    placed = place([PlacementRequest("a", executors, True, cores=1)], free)
+    left, held = list(free), [0] * len(free)
+    for home in placed.homes["a"]:
+        assert home == max(range(len(free)), key=lambda node: (left[node], -held[node], -node))
+        left[home] -= 1
+        held[home] += 1
+
+
+@pytest.mark.parametrize("cores", [None, 3])
+def test_work_of_placement_grows_with_the_cluster_and_not_with_its_square(cores):
+    def calls(nodes):
+        count = 0
+
+        def note(frame, event, argument):
+            nonlocal count
+            count += 1
+
+        requests = [PlacementRequest("source", nodes, False), PlacementRequest("a", nodes, True, cores)]
+        sys.setprofile(note)
+        try:
+            place(requests, [2] * nodes)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(400) < 6 * calls(100)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import msgpack
+
 from dask_elastic.runtime.protocol.calls import A, Call
-from dask_elastic.runtime.protocol.codec import Payload
+from dask_elastic.runtime.protocol.codec import Payload, decode, encode
 from dask_elastic.runtime.protocol.job_description import ExecutorAssignment, Recovery, ShardMove
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.reports import PartReport
@@ -17,14 +21,41 @@ class Prepare(Call[None]):
 
     Parameters
     ----------
-    spec : JobSpec
-        The part.
-    components : bytes
+    job : Payload
+        The job, the same for all nodes; see `for_nodes`.
+    node : int
+        The node that this part is for.
+    components : Payload
         The pickled components.
     """
 
-    spec: JobSpec
-    components: bytes
+    job: Payload
+    node: int
+    components: Payload
+
+    @classmethod
+    def for_nodes(cls, spec: JobSpec, components: bytes) -> Callable[[int], Prepare]:
+        """Return what makes the call for each node.
+
+        The job is encoded once: it lists all nodes, and to encode it for each of a thousand would take the scheduler's
+        event loop half a second.
+
+        Examples
+        --------
+        >>> from dask_elastic.runtime.config.job_options import job_options
+        >>> spec = JobSpec("words", 1, ("a", "b"), 0, (), {}, {"counts": ({1: 2},)}, job_options({}))
+        >>> call = Prepare.for_nodes(spec, b"")(1)
+        >>> call.spec.node, call.spec.cores
+        (1, {'counts': ({1: 2},)})
+        """
+        job = memoryview(msgpack.packb(encode(JobSpec, spec), use_bin_type=True))
+        return lambda node: cls(job, node, memoryview(components))
+
+    @property
+    def spec(self) -> JobSpec:
+        """The part."""
+        plain = msgpack.unpackb(self.job, raw=False, use_list=False, strict_map_key=False)
+        return replace(decode(JobSpec, plain), node=self.node)
 
 
 class CheckCode(Call[None]):

@@ -415,7 +415,7 @@ class JobStarts:
     async def _start(self, record: JobRecord) -> None:
         """Start a generation; drain it if a drain was requested during the start, or of an earlier generation."""
         spec, generation = record.spec, record.generation_id
-        await self._on_all(record, lambda node: part_calls.Prepare(replace(spec, node=node), record.components))
+        await self._on_all(record, part_calls.Prepare.for_nodes(spec, record.components))
         await self.calls.all(record, part_calls.StartExecutors(*generation))
         record.change(JobEvent.STARTED)
         if record.draining:

@@ -197,10 +197,9 @@ class Membership:
         """Have the new nodes prepare their parts, then announce them to the others, then have the new ones start."""
         record.joinings += 1
         places = [spec.nodes.index(address) for address in addresses]
-        parts = [replace(spec, node=node, incarnation=record.joinings) for node in places]
+        prepare = part_calls.Prepare.for_nodes(replace(spec, incarnation=record.joinings), record.components)
         await _all(
-            partial(self._soon, address, part_calls.Prepare(part, record.components))
-            for address, part in zip(addresses, parts, strict=True)
+            partial(self._soon, address, prepare(place)) for address, place in zip(addresses, places, strict=True)
         )
         _require_generation(record, spec)
         record.incarnations.update(dict.fromkeys(places, record.joinings))

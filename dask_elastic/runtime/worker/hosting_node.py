@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.reports import PartReport
 from dask_elastic.runtime.transport.channels import Channels
@@ -50,7 +51,7 @@ class HostingNode(Protocol):
         """Load the components of a job; raises `SubmitError` if this is not possible."""
         ...
 
-    async def prepare(self, spec: JobSpec, components: bytes) -> None:
+    async def prepare(self, spec: JobSpec, components: bytes | Payload) -> None:
         """Build a job's part, and connect to the job's other nodes."""
         ...
 

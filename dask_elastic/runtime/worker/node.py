@@ -213,7 +213,7 @@ class NodeRuntime:
 
     # jobs
 
-    async def prepare(self, spec: JobSpec, components: bytes) -> None:
+    async def prepare(self, spec: JobSpec, components: bytes | Payload) -> None:
         """Build this node's part of a job, and connect to the job's other nodes.
 
         Raises
@@ -248,7 +248,7 @@ class NodeRuntime:
         """Load the components of a job; raises `SubmitError` if this is not possible."""
         await self._threads.build(self._loaded, job, components)
 
-    def _loaded(self, job: str, components: bytes) -> tuple[Component, ...]:
+    def _loaded(self, job: str, components: bytes | Payload) -> tuple[Component, ...]:
         """Load the components of a job, with the user's code.
 
         Raises
