@@ -230,10 +230,10 @@ class Catalog:
 
     def _log_skipped(self, number: int, error: CheckpointCorrupt | CheckpointSuperseded) -> None:
         level = logging.WARNING if isinstance(error, CheckpointCorrupt) else logging.INFO
-        logger.log(level, "checkpoint %s of %s is skipped: %s", number, self.folder.url, error)
+        logger.log(level, "checkpoint %s of %s is skipped: %s", number, self.folder.shown, error)
 
     def _none(self, number: int | None, below: int | None, numbers: list[int]) -> CheckpointError:
-        url = self.folder.url
+        url = self.folder.shown
         if not numbers:
             return NoCheckpoint(f"{url} has no complete checkpoint. Check the URL: it is that of the job's folder.")
         what = f"checkpoint {number}" if number is not None else f"checkpoint below {below}"

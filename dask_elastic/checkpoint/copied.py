@@ -32,7 +32,7 @@ def check_empty(folder: CheckpointFolder) -> None:
     """
     numbers = Catalog(folder).numbers()
     if numbers:
-        raise CheckpointError(f"{folder.url} has checkpoint {numbers[0]} already. Give each savepoint a new folder.")
+        raise CheckpointError(f"{folder.shown} has checkpoint {numbers[0]} already. Give each savepoint a new folder.")
     folder.check_writable()
 
 
@@ -104,7 +104,7 @@ def copy_checkpoint(
             try:
                 target.delete(path)
             except CheckpointError as error:
-                logger.warning("a file of a savepoint that failed stays in %s: %s", target.url, error)
+                logger.warning("a file of a savepoint that failed stays in %s: %s", target.shown, error)
         raise
 
 

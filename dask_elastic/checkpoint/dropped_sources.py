@@ -48,8 +48,8 @@ def forget_namesakes(catalog: Catalog, manifest: Manifest, run: str, sources: It
         # Records do not say in which generation they were written.
         if any(name in earlier.kinds for earlier in catalog.complete()):
             raise SubmitError(
-                f"{folder.url} still has epochs of Spark of the source {name!r} that was dropped. Give the new source "
-                "another name, or resume with it when no checkpoint that is kept has the old one"
+                f"{folder.shown} still has epochs of Spark of the source {name!r} that was dropped. Give the new "
+                "source another name, or resume with it when no checkpoint that is kept has the old one"
             )
     for name in new:
         for path in _segments(folder, path_of(run, name, 0).rpartition("/")[0]):

@@ -18,6 +18,7 @@ from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.remote_files import RemoteFiles
 from dask_elastic.checkpoint.storage.folder_changes import FolderChanges
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
+from dask_elastic.vocab.text.shown_url import shown_url
 
 Files: TypeAlias = LocalFiles | RemoteFiles
 _PART_BYTES = 16 << 20
@@ -35,6 +36,11 @@ class CheckpointFolder:
         Options for fsspec, such as credentials.
     changes : FolderChanges, optional
         Counts the calls that change the folder; a copy that is pickled counts its own.
+
+    Attributes
+    ----------
+    shown : str
+        The path or URL for people, without a password.
 
     Raises
     ------
@@ -60,6 +66,7 @@ class CheckpointFolder:
         if not isinstance(text, str) or not text.strip():
             raise CheckpointError(f"a checkpoint folder is {url!r}; give a path or a URL such as s3://bucket/job.")
         self.url = text.rstrip("/") if "://" in text else Path(text).expanduser().absolute().as_posix()
+        self.shown = shown_url(self.url)
         self.storage_options = dict(storage_options or {})
         self._changes = changes or FolderChanges()
         self._open()
@@ -73,8 +80,9 @@ class CheckpointFolder:
             filesystem, root = fsspec.core.url_to_fs(self.url, **self.storage_options)
         except (ImportError, ValueError, TypeError, OSError) as error:
             raise CheckpointError(
-                f"checkpoint folder {self.url}: {type(error).__name__}: {error}. Use a local path, or a URL of a file "
-                "system that fsspec supports, and install its library on the client, the scheduler and all workers."
+                f"checkpoint folder {self.shown}: {type(error).__name__}: {shown_url(error)}. Use a local path, or a "
+                "URL of a file system that fsspec supports, and install its library on the client, the scheduler and "
+                "all workers."
             ) from error
         self._full_url: str = filesystem.unstrip_protocol(root)
         self._root: str = root
@@ -86,7 +94,7 @@ class CheckpointFolder:
         return CheckpointFolder, (self.url, self.storage_options)
 
     def __repr__(self) -> str:
-        return f"CheckpointFolder({self.url!r})"
+        return f"CheckpointFolder({self.shown!r})"
 
     def place(self) -> str:
         """Return the same for all spellings of one folder; it follows symbolic links, and may block.
@@ -105,7 +113,7 @@ class CheckpointFolder:
 
     def where(self, path: str) -> str:
         """Return the full path of a file, for messages."""
-        return f"{self.url}/{path}"
+        return f"{self.shown}/{path}"
 
     def check_writable(self) -> None:
         """Write, read and delete a small file, so that a folder that cannot be used is found at submit.
@@ -159,7 +167,7 @@ class CheckpointFolder:
             within(
                 lambda: seconds_for(measured.nbytes) + measured.supply_seconds,
                 lambda: self._changes.make(self.where(path), lambda: self._files.write(path, measured)),
-                self.url,
+                self.shown,
             )
         except CheckpointError:
             raise
@@ -370,7 +378,7 @@ class CheckpointFolder:
             raise self._failure(step, path, error) from error
 
     def _within(self, nbytes: int, action: Callable[[], _Result]) -> _Result:
-        return within(lambda: seconds_for(nbytes), action, self.url)
+        return within(lambda: seconds_for(nbytes), action, self.shown)
 
     def _change(self, path: str, action: Callable[[], _Result]) -> _Result:
         return self._within(0, lambda: self._changes.make(self.where(path), action))
@@ -380,11 +388,11 @@ class CheckpointFolder:
         if isinstance(error, FileExistsError):
             return CheckpointError(
                 f"{where} exists already: another job, or an earlier scheduler of this job, writes checkpoints into "
-                f"{self.url}. Give each job a folder of its own, and stop the other one."
+                f"{self.shown}. Give each job a folder of its own, and stop the other one."
             )
         return CheckpointError(
-            f"cannot {step} {where}: {type(error).__name__}: {error}. Check that the folder exists or can be created, "
-            "that the scheduler and all workers may write to it, and that the storage has space."
+            f"cannot {step} {where}: {type(error).__name__}: {shown_url(error)}. Check that the folder exists or can "
+            "be created, that the scheduler and all workers may write to it, and that the storage has space."
         )
 
 

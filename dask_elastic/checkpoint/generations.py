@@ -111,8 +111,8 @@ def next_generation(folder: CheckpointFolder, above: int = 0, owner: str = "", o
                 _check_between(folder, owned, number, owner)
             return number
     raise CheckpointError(
-        f"{folder.url}: other processes have reserved {_ATTEMPTS} generations meanwhile. Give each job a folder of its "
-        "own, and stop all schedulers but one."
+        f"{folder.shown}: other processes have reserved {_ATTEMPTS} generations meanwhile. Give each job a folder of "
+        "its own, and stop all schedulers but one."
     )
 
 
@@ -129,7 +129,7 @@ def _check_between(folder: CheckpointFolder, owned: int, reserved: int, owner: s
 def superseded(folder: CheckpointFolder, newest: int, generation: int) -> CheckpointSuperseded:
     """Return the error for a scheduler whose job another one has continued."""
     return CheckpointSuperseded(
-        f"{folder.url}: another scheduler has continued the job as generation {newest}, this is generation "
+        f"{folder.shown}: another scheduler has continued the job as generation {newest}, this is generation "
         f"{generation}. Stop the job here; only the newest generation completes checkpoints."
     )
 

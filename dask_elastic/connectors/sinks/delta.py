@@ -20,6 +20,7 @@ from dask_elastic.connectors.storage import full_path
 from dask_elastic.topology.casting import cast_rows
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
+from dask_elastic.vocab.text.shown_url import shown_url
 
 
 class Delta(Sink):
@@ -79,7 +80,7 @@ class Delta(Sink):
 
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
-        return f"Delta({self.table!r})"
+        return f"Delta({shown_url(self.table)!r})"
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Return a writer; the table is opened or created with the first rows.
@@ -99,7 +100,7 @@ class Delta(Sink):
         SinkError
             When the library `deltalake` is missing or too old, or the storage cannot be opened.
         """
-        where = f"sink {context.operator!r} of job {context.job!r}, table {self.table}"
+        where = f"sink {context.operator!r} of job {context.job!r}, table {shown_url(self.table)}"
         lack = lacking("deltalake", "deltalake", "delta")
         if lack is not None:
             raise SinkError(f"{where}: {lack}")

@@ -19,6 +19,7 @@ from dask_elastic.connectors.sinks.rolling_files import FinishedFile, RollingFil
 from dask_elastic.connectors.storage import full_path, locate
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
+from dask_elastic.vocab.text.shown_url import shown_url
 
 Mode = Literal["error", "overwrite", "append"]
 Compression = Literal["zstd", "snappy", "gzip", "brotli", "lz4", "none"]
@@ -114,7 +115,7 @@ class Parquet(Sink):
 
     def __repr__(self) -> str:
         """Return the call that creates the sink, as text."""
-        return f"Parquet({self.directory!r}, mode={self.mode!r})"
+        return f"Parquet({shown_url(self.directory)!r}, mode={self.mode!r})"
 
     def open(self, context: SinkContext) -> SinkWriter:
         """Create or clear the directory as the mode demands and return a writer; a restarted job leaves it as it is.
@@ -135,7 +136,7 @@ class Parquet(Sink):
         SinkError
             When the directory cannot be created or listed, or holds files that the mode does not allow.
         """
-        where = f"sink {context.operator!r} of job {context.job!r}, directory {self.directory}"
+        where = f"sink {context.operator!r} of job {context.job!r}, directory {shown_url(self.directory)}"
         run = context.run or uuid.uuid4().hex[:12]
         of_run = f"{quote(context.operator, safe='')}-{run}"
         siblings = f"part-{quote(context.job, safe='')}-{of_run}-"
@@ -148,7 +149,7 @@ class Parquet(Sink):
             if not context.restored:
                 self._apply_mode(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SinkError(f"{where}: cannot be opened: {error}") from error
+            raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from error
         return _Writer(self, _Directory(filesystem, f"{root}/", where), siblings, of_run, context)
 
     def _apply_mode(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
@@ -234,14 +235,14 @@ class _Writer(SinkWriter):
                 left = self._former(former).show_prepared(left)
         for name in left:
             # A reader may have moved it away after an earlier commit: that must not prevent a restart.
-            logger.warning(MISSING, self._directory.where, f"{former or self._sink.directory}/{name}")
+            logger.warning(MISSING, self._directory.where, f"{shown_url(former or self._sink.directory)}/{name}")
 
     def _former(self, url: str) -> _Directory:
-        where = f"{self._directory.where}, before {url}"
+        where = f"{self._directory.where}, before {shown_url(url)}"
         try:
             filesystem, root = locate(url, self._sink.storage_options)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SinkError(f"{where}: cannot be opened: {error}") from error
+            raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from error
         return _Directory(filesystem, f"{root}/", where)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:

@@ -18,6 +18,7 @@ from dask_elastic.topology.pace import cut
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
+from dask_elastic.vocab.text.shown_url import shown_url
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 
@@ -89,7 +90,8 @@ class Parquet(ColumnSource):
         self.storage_options = None if storage_options is None else dict(storage_options)
 
     def _what(self) -> str:
-        return repr(self.paths[0] if len(self.paths) == 1 else list(self.paths))
+        paths = [shown_url(path) for path in self.paths]
+        return repr(paths[0] if len(paths) == 1 else paths)
 
     def check(self) -> None:
         """Check that the columns exist and that event time is a timestamp or date, if the client can read the files.

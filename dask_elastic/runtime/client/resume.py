@@ -33,6 +33,7 @@ from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import CheckpointError, SubmitError
+from dask_elastic.vocab.text.shown_url import shown_url
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -171,13 +172,13 @@ def _own_folder(folder: CheckpointFolder, manifest: Manifest, given: str | os.Pa
     own = folder.url if given is None else CheckpointFolder(given).url
     if manifest.savepoint and own == folder.url:
         raise SubmitError(
-            f"{folder.url} is a savepoint, which stays as it is: pass checkpoint= (--checkpoint), a new folder for "
+            f"{folder.shown} is a savepoint, which stays as it is: pass checkpoint= (--checkpoint), a new folder for "
             "the checkpoints of the job that continues from it."
         )
     if not manifest.savepoint and own != folder.url:
         raise SubmitError(
-            f"checkpoint={own!r}: a job continues in the folder of its checkpoints, {folder.url}. To continue in "
-            "another one, take a savepoint with Job.savepoint and resume that."
+            f"checkpoint={shown_url(own)!r}: a job continues in the folder of its checkpoints, {folder.shown}. To "
+            "continue in another one, take a savepoint with Job.savepoint and resume that."
         )
     return own
 

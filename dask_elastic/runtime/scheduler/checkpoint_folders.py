@@ -101,8 +101,8 @@ def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
     catalog = Catalog(folder)
     if call.resume is None and (numbers := catalog.numbers()):
         raise SubmitError(
-            f"checkpoint={url!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue it with "
-            "dask_elastic.resume, or give this run another folder."
+            f"checkpoint={folder.shown!r}: the folder has checkpoints of an earlier run, up to {numbers[0]}. Continue "
+            "it with dask_elastic.resume, or give this run another folder."
         )
     names = [summary.name for summary in call.summaries if summary.spooled]
     source = None if call.savepoint is None else CheckpointFolder(call.savepoint)
@@ -130,8 +130,8 @@ def _continued(call: Submit, source: CheckpointFolder, folder: CheckpointFolder)
     numbers = Catalog(folder).numbers()
     if numbers:
         raise SubmitError(
-            f"checkpoint={folder.url!r}: the folder has checkpoints already, up to {numbers[0]}. Continue from these "
-            f"with dask_elastic.resume({folder.url!r}), or give another folder."
+            f"checkpoint={folder.shown!r}: the folder has checkpoints already, up to {numbers[0]}. Continue from these "
+            f"with dask_elastic.resume({folder.shown!r}), or give another folder."
         )
     return Catalog(source).load(call.resume)
 

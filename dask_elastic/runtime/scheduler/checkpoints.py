@@ -32,6 +32,7 @@ from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls, unless_over
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded, ElasticError, JobEnded
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.text.shown_url import shown_url
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -298,7 +299,7 @@ class Checkpoints:
             for ledger in () if state.kept_from is not None else state.ledgers.values():
                 await in_thread(ledger.sweep)
         except (ElasticError, OSError) as error:
-            logger.warning("job %r: old checkpoints stay in %s: %s", record.name, state.url, error)
+            logger.warning("job %r: old checkpoints stay in %s: %s", record.name, shown_url(state.url), error)
 
 
 def instances(spec: JobSpec) -> Iterable[ExecutorId]:

@@ -47,6 +47,7 @@ from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import CheckpointSuperseded, SubmitError
 from dask_elastic.vocab.plan import HomeChange
+from dask_elastic.vocab.text.shown_url import shown_url
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -211,8 +212,8 @@ class Coordinator:
         taken = [name for name, folder in self._folders.items() if folder == place and self._is_taken(name)]
         if taken:
             raise SubmitError(
-                f"checkpoint={url!r}: job {taken[0]!r} is running with this folder: stop it first, or give this job "
-                "another folder. To run both, take a savepoint with Job.savepoint and resume that."
+                f"checkpoint={shown_url(url)!r}: job {taken[0]!r} is running with this folder: stop it first, or give "
+                "this job another folder. To run both, take a savepoint with Job.savepoint and resume that."
             )
         return place
 

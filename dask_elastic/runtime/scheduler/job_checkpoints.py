@@ -12,6 +12,7 @@ from dask_elastic.control.checkpoint_progress import CheckpointProgress
 from dask_elastic.runtime.scheduler.spooled_ledger import SpooledLedger
 from dask_elastic.vocab.checkpoint import CheckpointDescription, CheckpointStatus, JobRestart
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.text.shown_url import shown_url
 
 KEPT_DESCRIPTIONS = 100
 
@@ -199,7 +200,7 @@ class JobCheckpoints:
             Whether the job has ended.
         """
         return CheckpointStatus(
-            url=self.url,
+            url=shown_url(self.url),
             number=self.newest,
             age=None if self._complete is None else now - self._complete.began,
             complete=self._complete,

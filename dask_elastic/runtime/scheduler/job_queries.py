@@ -22,6 +22,7 @@ from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.checkpoint import JobRestart
 from dask_elastic.vocab.errors import NodeLost, PlanningError, UnknownOperator
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.text.shown_url import shown_url
 
 T = TypeVar("T")
 
@@ -210,7 +211,8 @@ async def is_over(record: JobRecord, generation: int, lost: bool) -> bool:
 
 def _lost_state(record: JobRecord, operator: str, error: Exception) -> NodeLost:
     """Return the error of the state of an ended job that a worker has taken along, with where to read it."""
-    folder = record.spec.options.checkpoint
+    url = record.spec.options.checkpoint
+    folder = None if url is None else shown_url(url)
     instead = (
         "read the state before workers are closed, or write the results to a sink."
         if folder is None

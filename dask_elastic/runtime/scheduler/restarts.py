@@ -25,6 +25,7 @@ from dask_elastic.vocab.errors import (
     ElasticError,
     NodeLost,
 )
+from dask_elastic.vocab.text.shown_url import shown_url
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -174,13 +175,14 @@ class Restarts:
         """
         state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
+        shown = shown_url(state.url)
         try:
             catalog = Catalog(await in_thread(CheckpointFolder, state.url))
             earlier = [number for number in await in_thread(catalog.numbers) if number < state.newest]
         except ElasticError as failure:
-            logger.warning("job %r: the checkpoints in %s cannot be listed: %s", record.name, state.url, failure)
+            logger.warning("job %r: the checkpoints in %s cannot be listed: %s", record.name, shown, failure)
             earlier = []
-        given = f"dask_elastic.resume({state.url!r}, client, number={earlier[0]})" if earlier else ""
+        given = f"dask_elastic.resume({shown!r}, client, number={earlier[0]})" if earlier else ""
         advice = (
             f"Continue from the one before with {given}: sinks show the rows since then again."
             if earlier
@@ -232,7 +234,7 @@ def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:
     assert state is not None, "only jobs with checkpoints are restarted"
     return NodeLost(
         f"job {record.name!r} was restarted {state.attempts} times from checkpoint {state.newest} without a new "
-        f"checkpoint: {_text(error)} Restart it from there with dask_elastic.resume({state.url!r}, client)."
+        f"checkpoint: {_text(error)} Restart it from there with dask_elastic.resume({shown_url(state.url)!r}, client)."
     )
 
 

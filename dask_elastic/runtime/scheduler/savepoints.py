@@ -105,7 +105,7 @@ class Savepoints:
             if record.live and not record.runs(generation):
                 raise CheckpointError(
                     f"job {record.name!r} was restarted while its savepoint was copied, and continues behind it. The "
-                    f"savepoint in {target.url} is complete; to stop the job, give another folder."
+                    f"savepoint in {target.shown} is complete; to stop the job, give another folder."
                 )
         except BaseException:
             state.stopping = state.held = False

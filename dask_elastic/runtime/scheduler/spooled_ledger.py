@@ -74,7 +74,7 @@ class SpooledLedger:
         if records and records[0].number > snapshot.count + 1:
             needed.add(snapshot.count + 1)
         if lost := needed - {record.number for record in records}:
-            where = f"{folder.url}: the ledger of source {summary.name!r}"
+            where = f"{folder.shown}: the ledger of source {summary.name!r}"
             raise CheckpointCorrupt(where, f"record {min(lost)}", "no such record")
         spool.drop_uncommitted(records)
         ledger.restore(snapshot, records, covered.reached)
@@ -145,7 +145,7 @@ def open_ledgers(folder: CheckpointFolder, call: Submit) -> dict[str, SpooledLed
     lost = [name for name in EpochSpool.sources(folder) if name not in spooled] if manifest is None else []
     if lost:
         raise SubmitError(
-            f"checkpoint={folder.url!r}: the folder has rows of Spark for the source {lost[0]!r} of an earlier run, "
+            f"checkpoint={folder.shown!r}: the folder has rows of Spark for the source {lost[0]!r} of an earlier run, "
             "which the topology lacks. Name the source so, or give this run another folder."
         )
     keep = call.options.checkpoint_keep

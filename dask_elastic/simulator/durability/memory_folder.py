@@ -24,7 +24,7 @@ class MemoryFolder(CheckpointFolder):
     """
 
     def __init__(self) -> None:
-        self.url = "simulated"
+        self.url = self.shown = "simulated"
         self._contents: dict[str, dict[str, bytes]] = {}
 
     def write(self, path: str, buffers: Iterable[Contents], rows: int = 0) -> FileRef:

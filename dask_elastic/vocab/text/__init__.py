@@ -1,0 +1,1 @@
+"""How values appear in texts for people."""

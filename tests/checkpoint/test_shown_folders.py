@@ -1,0 +1,73 @@
+"""Passwords in the URLs of folders appear in no error, log, command or repr."""
+
+from __future__ import annotations
+
+import pytest
+
+import dask_elastic as de
+from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.file_ref import FileRef
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
+from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.text.shown_url import shown_url
+
+URL = "memory://user:s:ecret@host/checkpoints"
+SHOWN = "memory://user:***@host/checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (URL, SHOWN),
+        ("simplecache::sftp://user:s@cret@host:22/a/b@c:d", "simplecache::sftp://user:***@host:22/a/b@c:d"),
+        ("no way to ftp://u:secret@a/x or ftp://u:secret@b/y", "no way to ftp://u:***@a/x or ftp://u:***@b/y"),
+        ("postgresql://:secret@host/db", "postgresql://:***@host/db"),
+        ("sftp://user@host:22/a", "sftp://user@host:22/a"),
+        ("http://host:80/a:b@c", "http://host:80/a:b@c"),
+        ("/data/a:b@c", "/data/a:b@c"),
+    ],
+)
+def test_only_passwords_are_hidden(url, shown):
+    assert shown_url(url) == shown
+
+
+class Refusal(Exception):
+    """What the library of a storage raises, with the URL."""
+
+
+def test_folders_and_their_errors_hide_the_password(monkeypatch, caplog):
+    folder = CheckpointFolder(URL)
+    assert folder.url == URL
+    assert repr(folder) == f"CheckpointFolder({SHOWN!r})"
+    assert folder.where("state/1") == f"{SHOWN}/state/1"
+
+    def refuse(*arguments):
+        raise Refusal(f"cannot connect to {URL}")
+
+    with pytest.raises(ElasticError, match="no complete checkpoint") as missing:
+        Catalog(folder).load()
+    monkeypatch.setattr(folder, "_files", type("Files", (), dict.fromkeys(("write", "read", "sizes"), refuse))())
+    with pytest.raises(ElasticError, match="Refusal") as refused:
+        folder.write("state/1/rows.arrows", [b"rows"])
+    for text in (str(missing.value), str(refused.value), caplog.text):
+        assert "ecret" not in text
+
+
+def test_unknown_protocol_is_refused_without_the_password():
+    with pytest.raises(ElasticError) as refused:
+        CheckpointFolder("nonsense://user:secret@host/checkpoints")
+    assert "nonsense://user:***@host/checkpoints" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_descriptions_of_checkpoints_hide_the_password():
+    assert JobCheckpoints(URL, FileRef("topology", 0, "", 0)).status(0.0).url == SHOWN
+
+
+@pytest.mark.parametrize(
+    "connector", [de.sinks.Parquet(URL), de.sinks.Delta(URL), de.sources.Parquet(URL), de.sources.Parquet([URL, URL])]
+)
+def test_connectors_hide_the_password(connector):
+    assert "ecret" not in repr(connector)
+    assert SHOWN in repr(connector)
