@@ -69,11 +69,23 @@ def test_start_is_an_instant_or_a_duration_since_the_epoch(start):
         (lambda: windows_of([], "stream"), "empty list"),
         (lambda: windows_of([None], "stream"), "window got None"),
         (lambda: windows_of(True, "stream"), "window got True"),
+        (
+            lambda: windows_of(windows.hopping("365d", "1us"), "stream"),
+            "stream: each row would be in 31,536,000,000,000 instances, most of them of the window 365d every 1us",
+        ),
+        (
+            lambda: windows_of(["1h", windows.hopping("100000s", "1s")], "stream"),
+            r"in 100,001 instances, .* of the window 100000s every 1s;.*is in 100,000 instances at most",
+        ),
     ],
 )
 def test_definition_that_is_not_valid_names_the_argument(define, problem):
     with pytest.raises(TopologyError, match=problem):
         define()
+
+
+def test_as_many_instances_as_a_row_may_be_in_are_accepted():
+    assert windows_of(windows.hopping("100000s", "1s"), "stream") == (windows.hopping("100000s", "1s"),)
 
 
 def test_durations_are_tumbling_windows():

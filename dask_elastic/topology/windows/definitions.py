@@ -21,6 +21,10 @@ from dask_elastic.vocab.errors import TopologyError
 Start: TypeAlias = Duration | datetime.datetime
 """When one instance begins: a datetime, in UTC if it has no time zone, or a duration since the Unix epoch."""
 
+MOST_INSTANCES = 100_000
+"""Instances of windows over event time that one row may be in: with a state of some 400 bytes for each, the first row
+of a key takes 40 MB."""
+
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -216,7 +220,7 @@ def windows_of(given: object, where: str) -> tuple[WindowSpec, ...]:
     Raises
     ------
     TopologyError
-        When one of them is neither.
+        When one of them is neither, or a row would be in more than `MOST_INSTANCES` instances of them.
 
     Examples
     --------
@@ -226,8 +230,21 @@ def windows_of(given: object, where: str) -> tuple[WindowSpec, ...]:
     if isinstance(given, list | tuple):
         if not given:
             raise TopologyError(f"{where}: window got an empty list; give at least one window, such as '10min'.")
-        return tuple(_window(one, where) for one in given)
-    return (_window(given, where),)
+        windows = tuple(_window(one, where) for one in given)
+    else:
+        windows = (_window(given, where),)
+    _check_instances(windows, where)
+    return windows
+
+
+def _check_instances(windows: tuple[WindowSpec, ...], where: str) -> None:
+    counts = {w: -(-w.length // w.frequency) for w in windows if isinstance(w, EventWindow)}
+    if (instances := sum(counts.values())) > MOST_INSTANCES:
+        raise TopologyError(
+            f"{where}: each row would be in {instances:,} instances, most of them of the window "
+            f"{max(counts, key=counts.__getitem__)}; a state for each of them takes some 400 bytes. Give a higher "
+            f"frequency or a lower length, so that a row is in {MOST_INSTANCES:,} instances at most."
+        )
 
 
 def microseconds(duration: Any, where: str, least: int = 1) -> int:
