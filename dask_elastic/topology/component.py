@@ -394,6 +394,26 @@ def _walk(outputs: tuple[Output, ...]) -> Iterator[Output]:
             waiting.extend(reversed(output.then))
 
 
+def longest_chain(outputs: tuple[Output, ...]) -> int:
+    """Return how many operators follow each other by direct calls behind a component's first one, at most.
+
+    Examples
+    --------
+    >>> longest_chain((Exit("counts"),))
+    0
+    """
+    lengths: dict[int, int] = {}
+    waiting = list(outputs)
+    while waiting:
+        then = waiting[-1].then if isinstance(waiting[-1], Branch) else ()
+        if left := [output for output in then if id(output) not in lengths]:
+            waiting.extend(left)
+            continue
+        output = waiting.pop()
+        lengths[id(output)] = max((lengths[id(one)] for one in then), default=0) + isinstance(output, Branch)
+    return max((lengths[id(output)] for output in outputs), default=0)
+
+
 def _branches(outputs: tuple[Output, ...]) -> Iterator[tuple[str, tuple[Output, ...]]]:
     return ((output.operator.name, output.then) for output in _walk(outputs) if isinstance(output, Branch))
 

@@ -237,3 +237,25 @@ def test_event_time_that_the_source_lacks_is_refused_with_the_source(numbers):
     message = "source 'rows': Arrow.*: no column 'at' for event_time; choose one of 'k', 'v'"
     with pytest.raises(errors.SourceError, match=message):
         described_job.checked_job(topology, None, None, False, {})
+
+
+def chain(numbers, length):
+    """A topology with functions one behind the other."""
+    topology = de.Topology("chain")
+    stream = topology.source("rows", de.sources.Arrow(numbers))
+    for number in range(length):
+        stream = stream.map(lambda batch: batch, name=f"step{number}")
+    stream.sink(de.sinks.Collect(), name="out")
+    return topology
+
+
+def test_longest_chain_that_is_accepted_runs(client, numbers):
+    job = de.submit(chain(numbers, 100), client)
+    job.wait(**RUN)
+    assert job.collect("out").num_rows == numbers.num_rows
+
+
+@pytest.mark.parametrize("length", [101, 300, 3_000])
+def test_chain_that_is_too_long_is_refused_with_the_length_that_works(client, numbers, length):
+    with pytest.raises(errors.SubmitError, match=rf"{length} operators follow .* behind 'rows'.*at most 100 follow"):
+        de.submit(chain(numbers, length), client)

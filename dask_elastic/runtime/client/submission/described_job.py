@@ -20,7 +20,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
-from dask_elastic.topology.component import Branch, Component, Exit, build_components
+from dask_elastic.topology.component import Branch, Component, Exit, build_components, longest_chain
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
@@ -31,6 +31,11 @@ from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
 from dask_elastic.vocab.errors import ColumnMissing, SourceError, SubmitError, TopologyError
 from dask_elastic.vocab.pickled_functions import pickled
+
+MOST_IN_CHAIN = 100
+"""Operators that may follow each other in one task. Each of them calls the next one, and Python limits the depth of
+calls, as cloudpickle does that of nested objects: some 240 operators reach it, and functions of users make calls, too.
+"""
 
 CONNECTORS = "dask_elastic.connectors.sources", "dask_elastic.connectors.sinks"
 """The packages with the sources and sinks."""
@@ -98,6 +103,7 @@ def described(
         from dask_elastic.topology.restartable import check_restartable
 
         check_restartable(name, [component.operator for component in components])
+    _check_chains(components)
     inputs = known_inputs(topology)
     check_keys(topology, inputs)
     durable = options.checkpoint is not None
@@ -112,6 +118,15 @@ def described(
         cores=checked_cores(summaries, cores, options.paradigm),
         components=pickle_components(components),
     )
+
+
+def _check_chains(components: Iterable[Component]) -> None:
+    for component in components:
+        if (length := longest_chain(component.outputs)) > MOST_IN_CHAIN:
+            raise SubmitError(
+                f"{length} operators follow each other behind {component.name!r} in its tasks, each of which calls the "
+                f"next one: join functions, so that at most {MOST_IN_CHAIN} follow each other."
+            )
 
 
 def check_migration_names(options: JobOptions, summaries: Iterable[ComponentSummary]) -> None:
