@@ -23,13 +23,14 @@ from dask_elastic.runtime.client.submission.described_job import (
     check_sources,
     checked_cores,
     described,
+    divided,
     job_name,
 )
 from dask_elastic.runtime.client.submission.job_start import start
 from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, ComponentSummary, ComputeSummary
-from dask_elastic.topology.component import Component, build_components
+from dask_elastic.topology.component import Component
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology
 from dask_elastic.vocab.errors import CheckpointError, SubmitError
@@ -141,7 +142,7 @@ def resume(
         own_cores = checked_cores(saved.summaries, given, merged.paradigm)
         job = dataclasses.replace(saved, name=own_name, options=merged, cores=own_cores, version=__version__)
     else:
-        components = build_components(topology, fuse)
+        components = divided(topology, fuse, merged)
         check_sources(components)
         _check_states(components, manifest)
         job = described(topology, components, own_name, merged, given)

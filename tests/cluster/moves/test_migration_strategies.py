@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import dask_elastic as de
-from dask_elastic.vocab.errors import MoveRefused
+from dask_elastic.runtime.client.submission import described_job
+from dask_elastic.vocab.errors import MoveRefused, SubmitError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import Pump
@@ -79,3 +80,37 @@ def test_windows_have_all_rows_while_shards_move(client, wait_until, strategy):
     assert found.index.is_unique
     assert len(found) == len(wanted)
     assert (found.to_numpy() == wanted.sort_index().to_numpy()).all()
+
+
+def windows_behind_each_other():
+    """A topology whose computes can be fused, and moved instantly."""
+    topology = de.Topology("chain")
+    rows = pa.table({"k": [1], "at": pa.array([0], pa.timestamp("us")), "v": [1]})
+    stream = topology.source("rows", de.sources.Arrow(rows, event_time="at"))
+    for name in ("first", "second", "third"):
+        stream = stream.key_by("k").window("1h").compute({"v": de.aggregate.Sum("v")}, name=name)
+    return topology
+
+
+@pytest.mark.parametrize(
+    ("migration", "fused"),
+    [
+        ("labelled", {"first": ("second", "third")}),
+        ("auto", {"first": ("second", "third")}),
+        ("instant", {}),
+        ({"third": "smooth"}, {"first": ("second",)}),
+        ({"first": "instant"}, {"second": ("third",)}),
+    ],
+    ids=str,
+)
+def test_fuse_auto_leaves_apart_what_its_strategy_could_not_move(migration, fused):
+    options = {"migration": migration}
+    call = described_job.checked_job(windows_behind_each_other(), None, None, "auto", options)
+    found = {one.name: tuple(compute.name for compute in one.fused) for one in call.summaries}
+    assert {name: behind for name, behind in found.items() if behind} == fused
+
+
+def test_pairs_given_by_hand_are_refused_with_a_strategy_that_cannot_move_them():
+    by_hand, options = [("first", "second")], {"migration": "instant"}
+    with pytest.raises(SubmitError, match="'second' runs in the tasks of another compute"):
+        described_job.checked_job(windows_behind_each_other(), None, None, by_hand, options)

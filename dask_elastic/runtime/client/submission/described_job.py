@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dask_elastic._version import __version__
 from dask_elastic.control.placement.choices import SPREAD, check_installed, kind_of_placement
-from dask_elastic.migration.strategy import check_group_strategy, check_names, check_strategy
+from dask_elastic.migration.strategy import MERGING, check_group_strategy, check_names, check_strategy
 from dask_elastic.routing.key_check import check_keys
 from dask_elastic.runtime.config.job_options import DURABILITY, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
@@ -21,7 +21,7 @@ from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentS
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.component import Branch, Component, Exit, build_components, longest_chain
-from dask_elastic.topology.fused.groups import Fuse
+from dask_elastic.topology.fused.groups import Fuse, fused_groups, pairs
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
 from dask_elastic.topology.sink import Sink
@@ -48,9 +48,24 @@ def checked_job(
     checked = job_options(options)
     _check_durable(options, checked)
     check_installed(checked.placement)
-    components = build_components(topology, fuse)
+    components = divided(topology, fuse, checked)
     check_sources(components)
     return described(topology, components, job_name(name, topology.name), checked, {} if cores is None else cores)
+
+
+def divided(topology: Topology, fuse: Fuse, options: JobOptions) -> tuple[Component, ...]:
+    """Return the components of a job; "auto" fuses only what its strategy of migration can move.
+
+    Raises
+    ------
+    TopologyError
+        As `build_components`.
+    """
+    if fuse != "auto" or options.paradigm == RESOURCE:
+        return build_components(topology, fuse)
+    possible = pairs(topology, fused_groups(topology, fuse))
+    merging = {name for pair in possible for name in pair if options.strategy(name) in MERGING}
+    return build_components(topology, [pair for pair in possible if merging.isdisjoint(pair)] if merging else fuse)
 
 
 def _check_durable(given: Mapping[str, Any], options: JobOptions) -> None:
