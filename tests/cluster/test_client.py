@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -246,6 +248,14 @@ def test_live_line_overwrites_longer_previous_line(job, monkeypatch):
     first, second, rest = stream.getvalue()[1:].replace("\r", "\n").split("\n", 2)
     assert len(second) >= len(first) > len(second.rstrip())
     assert rest == "below\n"
+
+
+def test_job_cannot_be_sent_and_its_name_can(client, job):
+    with pytest.raises(TypeError, match=rf"job '{job.name}' is bound to its client.*send its name.*dask_elastic\.job"):
+        pickle.dumps(job)
+    found = client.submit(lambda name: de.job(name).status, job.name, pure=False)
+    assert found.result(timeout=100) == job.status
+    assert copy.copy(job).status == job.status
 
 
 def test_job_is_found_by_name_and_listed(client, job):

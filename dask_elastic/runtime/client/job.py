@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from dask.utils import parse_timedelta
 
@@ -128,6 +128,16 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
     def __init__(self, name: str, client: Client):
         self.name = name
         self.client = client
+
+    def __copy__(self) -> Job:
+        return Job(self.name, self.client)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"job {self.name!r} is bound to its client and cannot be sent to another process: send its name, "
+            f"{self.name!r}, and call dask_elastic.job(name) in a task of Dask, or dask_elastic.job(name, client) "
+            "elsewhere, with a client of the cluster."
+        )
 
     def __repr__(self) -> str:
         if self.client.asynchronous:  # its event loop cannot wait for the scheduler
