@@ -226,7 +226,8 @@ def _explained(operator: str, batch: int, error: BaseException) -> UserCodeError
         own = [*traceback.extract_tb(error.__traceback__)]
     row = getattr(error, "row", None)
     place = batch, row if isinstance(row, int) else None
-    return UserCodeError(operator, error_text(error), *place, _formatted(own), getattr(error, KEY, None))
+    key, of_rows = getattr(error, KEY, None), isinstance(error, Exception)
+    return UserCodeError(operator, error_text(error), *place, _formatted(own), key, of_rows)
 
 
 def _frames_of_others(error: BaseException) -> list[traceback.FrameSummary]:

@@ -68,6 +68,9 @@ class UserCodeError(ElasticError):
         The formatted traceback of the user's frames.
     key : str or None
         The key with which the code was called, as text; None if it is not called per key.
+    of_rows : bool
+        Whether ``on_error="skip"`` would move the rows on which it is raised to the dead letters: it does not catch
+        what ends threads, such as `SystemExit`.
 
     Examples
     --------
@@ -84,6 +87,7 @@ class UserCodeError(ElasticError):
         row: int | None = None,
         trace: str = "",
         key: str | None = None,
+        of_rows: bool = True,
     ):
         self.operator = operator
         self.cause = cause
@@ -91,14 +95,17 @@ class UserCodeError(ElasticError):
         self.row = row
         self.trace = trace
         self.key = key
+        self.of_rows = of_rows
         where = "" if batch is None else f", batch {batch}"
         where += "" if row is None else f", row {row}"
         where += "" if key is None else f", key {key}"
-        hint = 'Fix the function, or submit with on_error="skip" to move such rows to the dead letters.'
+        skip = 'Fix the function, or submit with on_error="skip" to move such rows to the dead letters.'
+        ends = "Fix the function: let it raise an Exception, as ValueError, where a row is at fault."
+        hint = skip if of_rows else ends
         super().__init__(f"operator {operator!r}{where}: {cause.rstrip('.')}. {hint}" + (f"\n{trace}" if trace else ""))
 
-    def __reduce__(self) -> tuple[type[UserCodeError], tuple[str, str, int | None, int | None, str, str | None]]:
-        return UserCodeError, (self.operator, self.cause, self.batch, self.row, self.trace, self.key)
+    def __reduce__(self) -> tuple[type[UserCodeError], tuple[str, str, int | None, int | None, str, str | None, bool]]:
+        return UserCodeError, (self.operator, self.cause, self.batch, self.row, self.trace, self.key, self.of_rows)
 
 
 class NumericOverflow(ElasticError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
 import pyarrow as pa
 import pytest
@@ -52,8 +53,11 @@ def test_operator_that_raises_what_no_row_is_at_fault_for_is_named(on_error, rai
     def leaves(start, stop, failed):
         raise raised
 
-    with pytest.raises(UserCodeError, match=f"operator 'enrich', batch 0: {reason}"):
+    with pytest.raises(UserCodeError, match=f"operator 'enrich', batch 0: {reason}") as failed:
         policy.run("enrich", leaves, ROWS.to_batches()[0])
+    for error in (failed.value, pickle.loads(pickle.dumps(failed.value))):
+        assert "skip" not in str(error)
+        assert "Fix the function: let it raise an Exception, as ValueError, where a row is at fault." in str(error)
 
 
 def test_interrupt_of_the_user_goes_through_operators_as_it_is():
