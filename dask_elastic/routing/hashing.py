@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dask_elastic.routing.key_types import KINDS, TYPES, Kind, not_a_key
 from dask_elastic.routing.scalar_hashing import SCALAR, few_checks, few_values
 from dask_elastic.routing.string_hashing import CHECK, HASH, Family, Words, combine, string_checks, string_words
 from dask_elastic.vocab.arrow_arrays import numpy_of
 from dask_elastic.vocab.chosen_rows import ChosenRows
+from dask_elastic.vocab.columns.key_types import KINDS, TYPES, Kind, not_a_key
 from dask_elastic.vocab.errors import SchemaMismatch, TopologyError
 
 _NULL_CHECK = np.uint64(1)

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
-from dask_elastic.routing.key_check import check_keys
 from dask_elastic.simulator import Placement, World, WorldOptions
+from dask_elastic.topology.checks.key_check import check_keys
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.known_schemas import known_inputs

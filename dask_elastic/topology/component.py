@@ -268,7 +268,7 @@ def build_components(topology: OperatorGraph, fuse: Fuse = False, rates: Rates |
     Parameters
     ----------
     topology : Topology
-        A topology; it is validated first.
+        A topology; how its operators are connected is checked first.
     fuse : False, "auto" or sequence of (str, str)
         Which computes run in one task; see `fused_groups`.
     rates : mapping of (str, str) to float, optional
@@ -303,7 +303,7 @@ def build_components(topology: OperatorGraph, fuse: Fuse = False, rates: Rates |
     >>> [(component.name, component.operators, component.inputs) for component in build_components(topology)]
     [('numbers', ('numbers', 'odd'), ()), ('per_n', ('per_n',), ('numbers',))]
     """
-    topology.validate()
+    topology.check_graph()
     return _ComponentBuilder(topology, fused_groups(topology, fuse, rates)).components()
 
 

@@ -142,8 +142,8 @@ class OperatorGraph:
             )
         return tuple(self._operators[name] for name in ready)
 
-    def validate(self) -> None:
-        """Check the topology as a whole; each operator was checked when it was added.
+    def check_graph(self) -> None:
+        """Check how the operators are connected; each of them was checked when it was added.
 
         Raises
         ------

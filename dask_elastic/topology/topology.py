@@ -8,9 +8,14 @@ from typing import Any
 import cloudpickle
 
 from dask_elastic.topology import validation
+from dask_elastic.topology.checks.chain_check import check_chains
+from dask_elastic.topology.checks.key_check import check_keys
+from dask_elastic.topology.checks.source_check import check_sources
+from dask_elastic.topology.component import build_components
 from dask_elastic.topology.fused import explanation
 from dask_elastic.topology.fused.groups import Fuse, Rates, fused_groups, pairs
 from dask_elastic.topology.graph import OperatorGraph
+from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, Filter, MapOperator, Operator, SinkOperator, SourceOperator
 from dask_elastic.topology.source import Source
 from dask_elastic.topology.stream import Stream
@@ -106,6 +111,40 @@ class Topology(OperatorGraph):
 
         return drawing.describe(self)
 
+    def validate(self) -> None:
+        """Check the topology as a whole, as far as this is possible without a cluster; `submit` makes the same checks.
+
+        Sources are not read: of those whose columns are known only where they run, and behind functions, types are not
+        checked.
+
+        Raises
+        ------
+        TopologyError
+            When there is a cycle or no source, when nothing reads the rows of a source, a map, a filter or a `key_by`,
+            when a column cannot be a key or be aggregated because of its type, or when too many operators follow each
+            other in one task.
+        SchemaMismatch
+            When an operator reads a column that its input lacks, or the streams of a union differ in a type.
+        SourceError
+            When a source lacks a column that is read, or cannot be read, as far as this process can tell.
+
+        Examples
+        --------
+        >>> import dask_elastic as de
+        >>> topology = de.Topology("routes")
+        >>> flights = topology.source("flights", de.sources.Arrow({"stops": [["JFK", "LAX"]]}))
+        >>> flights.key_by("stops").compute({"flights": de.aggregate.Count()}, name="routes")
+        Stream('routes' of topology 'routes')
+        >>> topology.validate()
+        Traceback (most recent call last):
+            ...
+        dask_elastic.vocab.errors.TopologyError: compute 'routes': the key column 'stops' has type list<... cannot ...
+        """
+        components = build_components(self)
+        check_sources(components)
+        check_chains(components)
+        check_keys(self, known_inputs(self))
+
     def explain(self, fuse: Fuse = "auto", rates: Rates | None = None) -> str:
         """Return which computes run in one task with a choice of `submit`'s ``fuse``, and why others do not.
 
@@ -139,7 +178,7 @@ class Topology(OperatorGraph):
           planes  by plane
           worst   in the task of 'planes'
         """
-        self.validate()
+        self.check_graph()
         return explanation.explain(self, fuse, rates)
 
     def fusions(self, rates: Rates | None = None) -> list[tuple[str, str]]:
@@ -171,7 +210,7 @@ class Topology(OperatorGraph):
         >>> topology.fusions()
         [('planes', 'worst')]
         """
-        self.validate()
+        self.check_graph()
         return pairs(self, fused_groups(self, "auto", rates))
 
     def to_svg(self, fuse: Fuse = False) -> str:

@@ -257,5 +257,5 @@ def test_longest_chain_that_is_accepted_runs(client, numbers):
 
 @pytest.mark.parametrize("length", [101, 300, 3_000])
 def test_chain_that_is_too_long_is_refused_with_the_length_that_works(client, numbers, length):
-    with pytest.raises(errors.SubmitError, match=rf"{length} operators follow .* behind 'rows'.*at most 100 follow"):
+    with pytest.raises(errors.TopologyError, match=rf"{length} operators follow .* behind 'rows'.*at most 100 follow"):
         de.submit(chain(numbers, length), client)

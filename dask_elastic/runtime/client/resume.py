@@ -20,7 +20,6 @@ from dask_elastic.runtime.client.call import check_connected, checked_client
 from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.client.submission.described_job import (
     check_migration_names,
-    check_sources,
     checked_cores,
     described,
     divided,
@@ -30,6 +29,7 @@ from dask_elastic.runtime.client.submission.job_start import start
 from dask_elastic.runtime.config.job_options import given_options, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, ComponentSummary, ComputeSummary
+from dask_elastic.topology.checks.source_check import check_sources
 from dask_elastic.topology.component import Component
 from dask_elastic.topology.fused.groups import Fuse
 from dask_elastic.topology.topology import Topology

@@ -14,13 +14,15 @@ import pyarrow as pa
 from dask_elastic._version import __version__
 from dask_elastic.control.placement.choices import SPREAD, check_installed, kind_of_placement
 from dask_elastic.migration.strategy import MERGING, check_group_strategy, check_names, check_strategy
-from dask_elastic.routing.key_check import check_keys
 from dask_elastic.runtime.config.job_options import DURABILITY, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
-from dask_elastic.topology.component import Branch, Component, Exit, build_components, longest_chain
+from dask_elastic.topology.checks.chain_check import check_chains
+from dask_elastic.topology.checks.key_check import check_keys
+from dask_elastic.topology.checks.source_check import check_sources
+from dask_elastic.topology.component import Branch, Component, Exit, build_components
 from dask_elastic.topology.fused.groups import Fuse, fused_groups, pairs
 from dask_elastic.topology.known_schemas import known_inputs
 from dask_elastic.topology.operators import Compute, SinkOperator, SourceOperator
@@ -29,13 +31,8 @@ from dask_elastic.topology.source import Source
 from dask_elastic.topology.topology import Topology
 from dask_elastic.topology.validation import check_name
 from dask_elastic.topology.windows.configuration import configuration
-from dask_elastic.vocab.errors import ColumnMissing, SourceError, SubmitError, TopologyError
+from dask_elastic.vocab.errors import SubmitError, TopologyError
 from dask_elastic.vocab.pickled_functions import pickled
-
-MOST_IN_CHAIN = 100
-"""Operators that may follow each other in one task. Each of them calls the next one, and Python limits the depth of
-calls, as cloudpickle does that of nested objects: some 240 operators reach it, and functions of users make calls, too.
-"""
 
 CONNECTORS = "dask_elastic.connectors.sources", "dask_elastic.connectors.sinks"
 """The packages with the sources and sinks."""
@@ -85,24 +82,6 @@ def _check_durable(given: Mapping[str, Any], options: JobOptions) -> None:
                 )
 
 
-def check_sources(components: Iterable[Component]) -> None:
-    """Check that all sources can be read.
-
-    Raises
-    ------
-    SourceError
-        Naming the one that cannot, and what reads a column that it does not have.
-    """
-    for component in components:
-        if isinstance(component.operator, SourceOperator):
-            try:
-                component.operator.source.check()
-            except SourceError as error:
-                readers = component.readers(error.column) if isinstance(error, ColumnMissing) else ()
-                by = f"operator {' and '.join(map(repr, readers))} reads " if readers else ""
-                raise SourceError(f"{by}source {component.name!r}: {error}") from error
-
-
 def described(
     topology: Topology, components: tuple[Component, ...], name: str, options: JobOptions, cores: Mapping[str, int]
 ) -> Submit:
@@ -118,7 +97,7 @@ def described(
         from dask_elastic.topology.restartable import check_restartable
 
         check_restartable(name, [component.operator for component in components])
-    _check_chains(components)
+    check_chains(components)
     inputs = known_inputs(topology)
     check_keys(topology, inputs)
     durable = options.checkpoint is not None
@@ -133,15 +112,6 @@ def described(
         cores=checked_cores(summaries, cores, options.paradigm),
         components=pickle_components(components),
     )
-
-
-def _check_chains(components: Iterable[Component]) -> None:
-    for component in components:
-        if (length := longest_chain(component.outputs)) > MOST_IN_CHAIN:
-            raise SubmitError(
-                f"{length} operators follow each other behind {component.name!r} in its tasks, each of which calls the "
-                f"next one: join functions, so that at most {MOST_IN_CHAIN} follow each other."
-            )
 
 
 def check_migration_names(options: JobOptions, summaries: Iterable[ComponentSummary]) -> None:

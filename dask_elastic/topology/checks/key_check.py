@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from dask_elastic.routing.key_types import can_be_key, not_a_key
 from dask_elastic.topology.graph import OperatorGraph
 from dask_elastic.topology.operators import Compute
+from dask_elastic.vocab.columns.key_types import can_be_key, not_a_key
 from dask_elastic.vocab.errors import TopologyError
 
 
