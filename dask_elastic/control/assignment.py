@@ -90,16 +90,19 @@ def assign(
         chooses = planner(name, "cores")
         first_fit |= chosen & chooses.first_fit
         solution = chooses.plan(part, seed)
+        problem.pause()
         validate(part, solution, name)
         cores = cores.put(chosen, solution.columns)
         left = left - solution.columns.per_node
     kept, saving = np.maximum(keep, problem.granted), free & ~first_fit
+    problem.pause()
     left_over = released(cores.take(saving), kept[saving], problem.state_bytes[saving], problem.home[saving])
     cores = cores.put(saving, left_over)
     if first_fit.any():
         cores = cores.put(first_fit, released_first_fit(cores.take(first_fit), kept[first_fit]))
     fixed = bound | first_fit
-    return nearer(current, cores, problem.capacity, problem.state_bytes, problem.home, hosts, fixed)
+    problem.pause()
+    return nearer(current, cores, problem.capacity, problem.state_bytes, problem.home, hosts, fixed, problem.pause)
 
 
 def _affordable(problem: CoreProblem, keep: Cores, chosen: NDArray[np.bool_]) -> Cores:

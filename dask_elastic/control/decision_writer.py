@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dask_elastic.control.demand import JobDemand
@@ -12,6 +12,7 @@ from dask_elastic.control.keys import ExecutorKey, JobKey, job_key
 from dask_elastic.control.reason import reason
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
+from dask_elastic.planning.cores.turns import in_turns, no_pause
 from dask_elastic.vocab.cores.change_columns import ChangeColumns
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Decision, Outlook
@@ -116,10 +117,13 @@ class DecisionWriter:
     ----------
     settings : ControlSettings
         Values that reasons mention.
+    pause : callable
+        Called between steps.
     """
 
-    def __init__(self, settings: ControlSettings):
+    def __init__(self, settings: ControlSettings, pause: Callable[[], None] = no_pause):
         self._settings = settings
+        self._pause = pause
         self._last: dict[JobKey, _Written] = {}
         self._written = 0
 
@@ -150,7 +154,9 @@ class DecisionWriter:
             proposal is that of the last decision.
         """
         now = _problems(job_plan, outlook)
-        proposed = frozenset((change.key, tuple(change.after.items())) for change in job_plan.changes)
+        proposed = frozenset(
+            (change.key, tuple(change.after.items())) for change in in_turns(job_plan.changes, self._pause)
+        )
         written = self._last.setdefault(job_key(job_plan.job), _Written())
         # At the edge of a target a problem comes and goes: it is resolved when it has been away for a while.
         seen = {
@@ -174,7 +180,7 @@ class DecisionWriter:
             predicted=outlook.predicted,
             feasible=outlook.feasible,
             wanted=job_plan.wanted,
-            changes=ChangeColumns.of(map(core_change, job_plan.changes)),
+            changes=ChangeColumns.of(map(core_change, in_turns(job_plan.changes, self._pause))),
             applied=job_plan.applied,
             reason=self.reason(job_plan, bound, snapshot),
             starved=outlook.starved,

@@ -28,6 +28,7 @@ Not done
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,7 @@ from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.model.jackson import Allocation
 from dask_elastic.model.queueing import MOST_SERVERS
+from dask_elastic.planning.cores.turns import no_pause
 from dask_elastic.vocab.snapshot import JobSnapshot
 
 ENOUGH_OF_BEST = 1.1
@@ -117,10 +119,13 @@ class JobModel:
     ----------
     settings : ControlSettings
         Headroom, growth, and times of release.
+    pause : callable
+        Called between steps.
     """
 
-    def __init__(self, settings: ControlSettings):
+    def __init__(self, settings: ControlSettings, pause: Callable[[], None] = no_pause):
         self._settings = settings
+        self._pause = pause
         self._calibration = Calibration()
         self._lag = Lag()
         self._hysteresis = Hysteresis(settings.release_after)
@@ -150,6 +155,7 @@ class JobModel:
         chosen = np.flatnonzero((job.service_rates != 0) & ~job.pinned)
         indices = tuple(chosen.tolist())
         self.learn(job, now)
+        self._pause()
         overloads = self._overloaded
         can_relieve = not set(overloads).isdisjoint(indices)
         queues = Queues.of(job, chosen)
@@ -167,7 +173,9 @@ class JobModel:
         if satisfied:
             needed = self._without_surplus(queues, target, current)
         else:
+            self._pause()
             wanted = self._wanted(planned, target, limits, available)
+            self._pause()
             satisfied = not can_relieve and not wanted.feasible and _is_near(planned, current, wanted)
             needed = current if satisfied else wanted.cores
             feasible = job.latency_target is None or self._feasible(wanted, available, can_relieve, current)

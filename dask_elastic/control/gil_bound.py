@@ -23,7 +23,7 @@ Not done
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -32,6 +32,7 @@ import numpy as np
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.overload import overloaded
 from dask_elastic.control.settings import ControlSettings
+from dask_elastic.planning.cores.turns import in_turns, no_pause
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 
@@ -114,10 +115,13 @@ class GilBound:
     ----------
     settings : ControlSettings
         `settle`, `bound_for` and the settings of overload are used.
+    pause : callable
+        Called between steps.
     """
 
-    def __init__(self, settings: ControlSettings):
+    def __init__(self, settings: ControlSettings, pause: Callable[[], None] = no_pause):
         self._settings = settings
+        self._pause = pause
         self._experiments: dict[JobKey, _JobExperiments] = {}
         self._findings: dict[tuple[JobKey, str], _Finding] = {}
         # Those that executors have measured themselves.
@@ -151,18 +155,20 @@ class GilBound:
 
     def _observe(self, job: JobSnapshot, known: _JobExperiments, now: float) -> None:
         experiments = self._current(known, job, now)
+        self._pause()
         active = [
             index for index, one in enumerate(experiments) if one.is_overloaded or one.rates or one.before is not None
         ]
         before = np.zeros(len(experiments), dtype=np.bool_)
         before[[index for index in active if experiments[index].is_overloaded]] = True
         overloads = overloaded(job, self._settings, before)
+        self._pause()
         for index in active:
             if not overloads[index]:
                 self._rest(experiments[index], now)
         if overloads.any():
             skewed = job.heaviest_shards * job.total_cores > SKEWED
-            for index in np.flatnonzero(overloads).tolist():
+            for index in in_turns(np.flatnonzero(overloads).tolist(), self._pause):
                 self._measure(job_key(job), job.executors[index], experiments[index], bool(skewed[index]), now)
         known.compared = {known.executors[index] for index in active if experiments[index].before is not None}
 
@@ -252,7 +258,8 @@ class GilBound:
     def _current(self, known: _JobExperiments, job: JobSnapshot, now: float) -> list[_Experiment]:
         """Return the experiments of a job's executors; new ones for those whose cores have changed."""
         found = known.of([executor.executor for executor in job.executors])
-        for index, (experiment, executor) in enumerate(zip(found, job.executors, strict=True)):
+        known_to_job = enumerate(zip(found, job.executors, strict=True))
+        for index, (experiment, executor) in in_turns(known_to_job, self._pause):
             if experiment is None or (experiment.held is not executor.cores and experiment.held != executor.cores):
                 found[index] = known.by_executor[executor.executor] = self._renewed(experiment, executor, now)
         return cast(list[_Experiment], found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from dask_elastic.control.guard import ProposedChange
 from dask_elastic.migration.move_work import MOVE_SECONDS
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.planning.cores.turns import in_turns, no_pause
 from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
 
@@ -78,7 +79,11 @@ def usable(nodes: Sequence[NodeSnapshot]) -> Cores:
 
 
 def core_problem(
-    grants: Sequence[Grants], nodes: Sequence[NodeSnapshot], capacity: Cores, threshold: float
+    grants: Sequence[Grants],
+    nodes: Sequence[NodeSnapshot],
+    capacity: Cores,
+    threshold: float,
+    pause: Callable[[], None] = no_pause,
 ) -> CoreProblem:
     """Return the problem of assigning cores of nodes to the granted executors.
 
@@ -92,6 +97,8 @@ def core_problem(
         Cores of each node that are available to these executors.
     threshold : float
         Data intensity above which an executor is to have its cores at home.
+    pause : callable
+        Called between steps.
 
     Returns
     -------
@@ -108,13 +115,14 @@ def core_problem(
     """
     executors = [executor for one in grants for executor in one.executors]
     return CoreProblem(
-        current=CoreColumns(len(nodes), [_column(executor.cores) for executor in executors]),
+        current=CoreColumns(len(nodes), [_column(executor.cores) for executor in in_turns(executors, pause)]),
         granted=np.concatenate([one.granted for one in grants]),
         capacity=capacity,
-        state_bytes=np.concatenate([_moving_bytes(one) for one in grants]),
+        state_bytes=np.concatenate([_moving_bytes(one) for one in in_turns(grants, pause)]),
         home=np.array([executor.home for executor in executors], dtype=np.int64),
-        intensity=np.concatenate([_intensity(one, nodes) for one in grants]),
+        intensity=np.concatenate([_intensity(one, nodes) for one in in_turns(grants, pause)]),
         threshold=threshold,
+        pause=pause,
     )
 
 
@@ -169,7 +177,7 @@ def proposed_changes(
     found = []
     for one in grants:
         job = one.job
-        for executor, (old, new) in zip(one.executors, columns, strict=False):
+        for executor, (old, new) in in_turns(zip(one.executors, columns, strict=False), before.pause):
             if old is not new and old != new:
                 more = sum(new.values()) - sum(old.values())
                 urgent = not retiring.isdisjoint(old) or (one.urgent and more > 0)

@@ -15,7 +15,7 @@ Not done
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import ClassVar
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from dask_elastic.control.change_order import ChangeOrder
 from dask_elastic.control.keys import ExecutorKey
 from dask_elastic.control.settings import ControlSettings
+from dask_elastic.planning.cores.turns import no_pause
 
 Cores = NDArray[np.int64]
 
@@ -93,10 +94,13 @@ class Guard:
     ----------
     settings : ControlSettings
         `cooldown` and `budget_bytes` are used.
+    pause : callable
+        Called between steps.
     """
 
-    def __init__(self, settings: ControlSettings):
+    def __init__(self, settings: ControlSettings, pause: Callable[[], None] = no_pause):
         self._settings = settings
+        self._pause = pause
         self._changed: dict[ExecutorKey, float] = {}
 
     def vet(self, now: float, changes: Sequence[ProposedChange], free: Cores) -> Admission:
@@ -122,8 +126,11 @@ class Guard:
         waiting = [change for change in changes if change.key in deferred]
         chosen += _releasing([change for change in chosen if change.urgent], chosen, waiting, free)
         # The most urgent, smallest changes come first.
+        self._pause()
         chosen = self._within_budget(chosen, deferred)
+        self._pause()
         chosen = _fitting(chosen, free, deferred)
+        self._pause()
         for change in chosen:
             deferred.pop(change.key, None)
             self._changed[change.key] = now

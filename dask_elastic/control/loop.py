@@ -32,6 +32,7 @@ from dask_elastic.control.queues import NO_LIMIT
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Divider, fair_shares
 from dask_elastic.control.steady_time import SteadyTime
+from dask_elastic.planning.cores.turns import in_turns, no_pause
 from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 
@@ -43,17 +44,13 @@ def _no_clock() -> float:
     return 0.0
 
 
-def _no_pause() -> None:
-    pass
-
-
 class _JobState:
     """What the loop remembers of one generation of a job."""
 
-    def __init__(self, settings: ControlSettings, now: float):
+    def __init__(self, settings: ControlSettings, now: float, pause: Callable[[], None]):
         self.since = now
-        self.model = JobModel(settings)
-        self.divider = Divider(settings)
+        self.model = JobModel(settings, pause)
+        self.divider = Divider(settings, pause)
 
 
 class ControlLoop:
@@ -93,15 +90,15 @@ class ControlLoop:
         settings: ControlSettings | None = None,
         planner: str | None = None,
         clock: Callable[[], float] = _no_clock,
-        pause: Callable[[], None] = _no_pause,
+        pause: Callable[[], None] = no_pause,
     ):
         self.settings = settings or ControlSettings()
         self._planner = planner
         self._clock = clock
         self._pause = pause
-        self._bound = GilBound(self.settings)
-        self._guard = Guard(self.settings)
-        self._writer = DecisionWriter(self.settings)
+        self._bound = GilBound(self.settings, pause)
+        self._guard = Guard(self.settings, pause)
+        self._writer = DecisionWriter(self.settings, pause)
         self._states: dict[JobKey, _JobState] = {}
         self._time = SteadyTime()
 
@@ -123,11 +120,12 @@ class ControlLoop:
         job_plans, admission, outlook = self._plan(seen)
         written = [
             self._writer.decision(job_plan, outlook[job_plan.job.name], self._limits(job_plan.job), seen)
-            for job_plan in job_plans
+            for job_plan in in_turns(job_plans, self._pause)
         ]
         spent, now = self._clock() - started, snapshot.now
         decisions = tuple(replace(decision, time=now, seconds=spent) for decision in written if decision is not None)
-        return Plan(tuple(map(core_change, admission.admitted)), decisions, outlook)
+        changes = tuple(map(core_change, in_turns(admission.admitted, self._pause)))
+        return Plan(changes, decisions, outlook)
 
     def preview(self, snapshot: Snapshot) -> dict[str, Preview]:
         """Return what `tick` would decide, and what the decisions are based on; the loop stays as it is.
@@ -201,7 +199,8 @@ class ControlLoop:
     def _update_states(self, snapshot: Snapshot) -> None:
         """Forget jobs that have ended, and start with new ones."""
         self._states = {
-            key: self._states.get(key) or _JobState(self.settings, snapshot.now) for key in map(job_key, snapshot.jobs)
+            key: self._states.get(key) or _JobState(self.settings, snapshot.now, self._pause)
+            for key in map(job_key, snapshot.jobs)
         }
         self._writer.forget_all_but(self._states)
 
@@ -218,7 +217,9 @@ class ControlLoop:
         grants = [self._grants(job_plan, movable[job_plan.job.name], snapshot.now) for job_plan in job_plans]
         if not any(one.executors for one in grants) or not slots.any():
             return job_plans, Admission((), {})
-        before = with_room(core_problem(grants, snapshot.nodes, free, self.settings.locality_threshold), slots)
+        before = with_room(
+            core_problem(grants, snapshot.nodes, free, self.settings.locality_threshold, self._pause), slots
+        )
         self._pause()
         after = assign(
             before,
@@ -247,7 +248,9 @@ class ControlLoop:
         demands = []
         for job, own in zip(jobs, modelled, strict=True):
             available = max(total - (sum(modelled) - own), own)
-            demands.append(self._state(job).model.demand(job, snapshot.now, available, self._most(job, snapshot)))
+            most = self._most(job, snapshot)
+            self._pause()
+            demands.append(self._state(job).model.demand(job, snapshot.now, available, most))
             self._pause()
         # First the cores that jobs need are divided, then those that they may keep.
         shares = fair_shares([int(demand.needed.sum()) for demand in demands], modelled, max(total, 0))

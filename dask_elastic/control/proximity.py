@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
+from dask_elastic.planning.cores.turns import in_turns, no_pause
 
 Cores = NDArray[np.int64]
 Amounts = NDArray[np.float64]
@@ -21,6 +22,7 @@ def nearer(
     home: Cores,
     hosts: Sequence[str],
     fixed: NDArray[np.bool_] | None = None,
+    pause: Callable[[], None] = no_pause,
 ) -> CoreColumns:
     """Move added cores that are on another host than the executor's home to the home's host, if no more state moves.
 
@@ -38,6 +40,8 @@ def nearer(
         The host of each node.
     fixed : array of bool, optional
         Executors whose cores stay as planned.
+    pause : callable
+        Called between steps.
 
     Returns
     -------
@@ -59,7 +63,7 @@ def nearer(
     """
     if len(set(hosts)) in (1, len(hosts)):
         return cores
-    return _Exchange(current, cores, capacity, state_bytes, home, hosts).run(fixed)
+    return _Exchange(current, cores, capacity, state_bytes, home, hosts).run(fixed, pause)
 
 
 class _Exchange:
@@ -89,10 +93,11 @@ class _Exchange:
         self._added: dict[int, dict[int, int]] = {}
         self._changed: set[int] = set()
 
-    def run(self, fixed: NDArray[np.bool_] | None) -> CoreColumns:
+    def run(self, fixed: NDArray[np.bool_] | None, pause: Callable[[], None]) -> CoreColumns:
         """Exchange cores that are added far from home."""
         stays = set() if fixed is None else set(np.flatnonzero(fixed).tolist())
-        for executor, (before, after) in enumerate(zip(self._before.columns, self._cores, strict=True)):
+        columns = enumerate(zip(self._before.columns, self._cores, strict=True))
+        for executor, (before, after) in in_turns(columns, pause):
             if before is after or before == after or executor in stays:
                 continue
             for node, count in after.items():
@@ -101,6 +106,7 @@ class _Exchange:
                     self._added.setdefault(node, {})[executor] = more
         for node in sorted(self._added):
             for executor in sorted(self._added[node]):
+                pause()
                 self._improve(node, executor)
         return self._planned.replaced({executor: by_node(self._cores[executor]) for executor in self._changed})
 

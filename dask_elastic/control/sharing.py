@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.meters.chi_squared import chi_squared_above
 from dask_elastic.planning.cores.problem import MOST_CORES
+from dask_elastic.planning.cores.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_whole
 
@@ -136,6 +137,8 @@ class Divider:
     ----------
     settings : ControlSettings
         `exchange_gain` and `cooldown` are used.
+    pause : callable
+        Called between steps.
 
     Notes
     -----
@@ -152,8 +155,9 @@ class Divider:
     `FOLLOWS` seconds if it gains `FOLLOW` times `exchange_gain`.
     """
 
-    def __init__(self, settings: ControlSettings):
+    def __init__(self, settings: ControlSettings, pause: Callable[[], None] = no_pause):
         self._settings = settings
+        self._pause = pause
         self._loads: deque[tuple[float, Amounts]] = deque()
         self._changes: deque[float] = deque(maxlen=CHANGES)
         self._indices: tuple[int, ...] = ()
@@ -258,7 +262,9 @@ class Divider:
 
     def _best(self, demand: JobDemand, loads: Amounts, share: int) -> Cores:
         """Return the best division of a share; an overloaded job uses all of it, since its demand is an estimate."""
+        self._pause()
         cores = _with_loads(demand, loads).fewest(demand.target, share, demand.most).cores
+        self._pause()
         if demand.can_relieve and int(cores.sum()) < share:
             filling = loads * (share / float(loads.sum()))
             cores = _with_loads(demand, filling).fewest(demand.target, share, demand.most).cores

@@ -16,6 +16,7 @@ Not done
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,7 @@ from dask_elastic.planning.cores.columns import CoreColumns, Cores
 from dask_elastic.planning.cores.exact import exact
 from dask_elastic.planning.cores.problem import Amounts, CoreProblem, amounts, counts, indices, keeps, locality
 from dask_elastic.planning.cores.search import CoreSearch
+from dask_elastic.planning.cores.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 
 _DOUBLINGS = 40
@@ -188,6 +190,7 @@ def _problem(
     home: ArrayLike,
     intensity: ArrayLike,
     threshold: float,
+    pause: Callable[[], None] = no_pause,
 ) -> CoreProblem:
     """Return a problem whose values are checked."""
     held = current if isinstance(current, CoreColumns) else CoreColumns.of(counts("current", current, 2))
@@ -203,6 +206,7 @@ def _problem(
         homes,
         amounts("intensity", intensity, executor),
         threshold,
+        pause,
     )
 
 
@@ -229,7 +233,7 @@ def assignment_of(problem: CoreProblem) -> CoreAssignment:
     return _assigned(
         _problem(
             problem.current, problem.granted, problem.capacity, problem.state_bytes, problem.home, problem.intensity,
-            problem.threshold,
+            problem.threshold, problem.pause,
         ),
         _DOUBLINGS,
     )  # fmt: skip
@@ -240,6 +244,9 @@ def _assigned(problem: CoreProblem, doublings: int) -> CoreAssignment:
     held = problem.columns
     if keeps(problem, intensive, held):
         return CoreAssignment(held, 0.0, reached)
-    found = exact(problem, intensive, CoreSearch(problem, intensive).run())
+    searched = CoreSearch(problem, intensive).run()
+    problem.pause()
+    found = exact(problem, intensive, searched)
+    problem.pause()
     assert keeps(problem, intensive, found), "an assignment breaks its constraints"
     return CoreAssignment(found, _cost(held, found, problem.state_bytes), reached)

@@ -9,6 +9,7 @@ per second and core, with a threshold of 512 KB/s that is doubled until (c) can 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, Cores
+from dask_elastic.planning.cores.turns import no_pause
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 from dask_elastic.vocab.numbers import as_array, as_floats, check_total, is_number, is_whole
 
@@ -47,6 +49,8 @@ class CoreProblem:
         Bytes in and out per second and core of each executor.
     threshold : float
         Intensity above which an executor has all cores at its home.
+    pause : callable
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Raises
     ------
@@ -71,6 +75,7 @@ class CoreProblem:
     home: Cores
     intensity: Amounts
     threshold: float = 512 * 1024
+    pause: Callable[[], None] = no_pause
 
     def __post_init__(self) -> None:
         nodes, executors = self.current.shape

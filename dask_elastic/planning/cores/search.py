@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
+from dask_elastic.planning.cores.turns import in_turns
 
 _NONE, _ELSEWHERE = -2, -1
 """In place of a node: no core; a core on a node that holds no state of the executor."""
@@ -52,6 +53,7 @@ class CoreSearch:
         self._state: list[float] = problem.state_bytes.tolist()
         self._home: list[int] = problem.home.tolist()
         self._intensive: list[bool] = intensive.tolist()
+        self._pause = problem.pause
         held = problem.columns
         self._free: list[int] = (problem.capacity - held.per_node).tolist()
         self._totals: list[int] = held.totals.tolist()
@@ -59,7 +61,7 @@ class CoreSearch:
         # Those of the problem, each replaced by a copy before its first change: most executors keep their cores.
         self._columns = cast(list[dict[int, int]], list(held.columns))
         self._members: list[set[int]] = [set() for _ in self._free]
-        for executor, column in enumerate(self._columns):
+        for executor, column in in_turns(enumerate(self._columns), self._pause):
             for node in column:
                 self._members[node].add(executor)
         self._known_shares: list[list[tuple[int, float]] | None] = [None] * len(self._totals)
@@ -70,22 +72,22 @@ class CoreSearch:
 
     def run(self) -> CoreColumns:
         """Return an assignment that keeps the constraints and costs little."""
-        for executor in np.flatnonzero(self._intensive).tolist():
+        for executor in in_turns(np.flatnonzero(self._intensive).tolist(), self._pause):
             home, column = self._home[executor], self._columns[executor]
             for node in set(column) - {home}:
                 self._change(executor, node, -column[node])
             if self._spare[executor] < 0:
                 self._change(executor, home, -self._spare[executor])
-        for node in range(len(self._free)):
+        for node in in_turns(range(len(self._free)), self._pause):
             while self._free[node] < 0:
                 self._change(min(self._losses(node, forced=True))[1], node, -1)
+        self._pause()
         self._fill()
         costly = [j for j in self._touched if not self._intensive[j] and self._costs[j] > _GAIN * self._state[j]]
         for _ in range(_ROUNDS):
             costly = [j for j in sorted(costly, key=lambda j: (-self._costs[j], j)) if self._improve(j)]
-        return self._problem.columns.replaced(
-            {executor: by_node(self._columns[executor]) for executor in self._touched}
-        )
+        touched = in_turns(self._touched, self._pause)
+        return self._problem.columns.replaced({executor: by_node(self._columns[executor]) for executor in touched})
 
     def _losses(self, node: int, forced: bool = False) -> list[tuple[float, int]]:
         """Return executors that may give a core on a node, with the state moved; if forced, also those left short."""
@@ -117,6 +119,7 @@ class CoreSearch:
 
     def _cheapest(self, executor: int) -> tuple[int, int]:
         """Return node and donor, or `_NONE`, of the core that moves the least state."""
+        self._pause()
         home, cost = self._home[executor], self._costs[executor]
         options: list[tuple[float, bool, bool, int, int]] = []
         for node in {home, *self._columns[executor], *(node for node, _ in self._shares(executor))}:
@@ -133,7 +136,7 @@ class CoreSearch:
         if self._donors is None:
             # Not before: while cores are free, all these offers would be unused.
             able = (executor for executor, spare in enumerate(self._spare) if spare > 0)
-            self._donors = [offer for executor in able for offer in self._offers(executor)]
+            self._donors = [offer for executor in in_turns(able, self._pause) for offer in self._offers(executor)]
             heapify(self._donors)
         while self._donors[0][3] != self._version[self._donors[0][1]]:
             heappop(self._donors)
@@ -141,6 +144,7 @@ class CoreSearch:
 
     def _improve(self, executor: int) -> bool:
         """Add, drop or replace one core of an executor; an added core is free or another executor's."""
+        self._pause()
         column, cost, total = self._columns[executor], self._costs[executor], self._totals[executor]
         short = [node for node, share in self._shares(executor) if column.get(node, 0) < share * total]
         best, vacant = -_GAIN * self._state[executor], self._vacant_node()

@@ -120,18 +120,32 @@ def test_no_step_of_control_blocks_event_loop_above_five_milliseconds_with_a_tho
     assert max(map(min, zip(*rounds, strict=False))) < 0.005 * slowness()
 
 
-def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch, slowness):
-    """Threads that wait for the GIL get it only when the planning thread yields."""
+def longest_turns(monkeypatch, cluster, rounds):
+    """Return the longest time without a yield in each round of planning, in processor time."""
     marks = []
     monkeypatch.setattr(module, "ShortTurns", lambda: lambda: marks.append(time.thread_time()))
-    coordinator, report = busy_cluster(fake)
-    longest = []
-    for _ in range(10):
+    coordinator, report = cluster()
+    controller, longest = coordinator.controller, []
+    for _ in range(rounds):
         report(time.time())
-        view = coordinator.controller.snapshot_builder.view(time.time())
+        view = controller.snapshot_builder.view(time.time())
         marks[:] = [time.thread_time()]
-        coordinator.controller._decide(view)
+        gc.disable()
+        controller._decide(view)
+        gc.enable()
         marks.append(time.thread_time())
         longest.append(np.diff(marks).max())
         assert len(marks) > EXECUTORS
+    return longest
+
+
+def test_planning_yields_to_event_loop_every_few_milliseconds(fake, monkeypatch, slowness):
+    """Threads that wait for the GIL get it only when the planning thread yields."""
+    longest = longest_turns(monkeypatch, lambda: busy_cluster(fake), 10)
     assert min(longest) < 0.003 * slowness()
+
+
+def test_planning_for_a_thousand_workers_yields_every_five_milliseconds(fake, monkeypatch, slowness):
+    """A thread that wakes on the processor of a busy one waits for the next clock tick, unless that one yields."""
+    longest = longest_turns(monkeypatch, lambda: busy_cluster(fake, 1_000, 3_000, 16), 5)
+    assert min(longest) < 0.005 * slowness()
