@@ -403,6 +403,10 @@ class Coordinator:
         for name in [*self.jobs]:
             # A client may forget one at the same time.
             if name in self.jobs:
+                record = self.jobs[name]
+                if record.checkpoints is not None and not record.live:
+                    # What would end its parts is cancelled.
+                    record.checkpoints.no_parts()
                 await self._forget(name)
         self.health.stop()
 

@@ -40,7 +40,10 @@ class JobCheckpoints:
     progress : CheckpointProgress or None
         The checkpoint in progress.
     publishing : asyncio.Lock
-        Held while a manifest is written: a restart waits for it before it chooses the newest checkpoint.
+        Held while a manifest is written, for which a restart waits before it chooses the newest checkpoint, and while a
+        restart reserves its generation in the folder.
+    halting : asyncio.Lock
+        Held while a restart ends the parts of a generation.
     exclusive : asyncio.Lock
         Held while a checkpoint is taken, and while a home or key groups move.
     requested : asyncio.Event
@@ -82,7 +85,7 @@ class JobCheckpoints:
         self.owner = owner
         self.last = last
         self.progress: CheckpointProgress[bytes] | None = None
-        self.publishing = asyncio.Lock()
+        self.publishing, self.halting = asyncio.Lock(), asyncio.Lock()
         self.exclusive = asyncio.Lock()
         self.requested = asyncio.Event()
         self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)
@@ -106,6 +109,11 @@ class JobCheckpoints:
         self._ended = asyncio.Event()
         self._commit = asyncio.Event()
         self._error: bytes | None = None
+
+    def no_parts(self) -> None:
+        """Note that nothing more comes of the job's parts: they could not start, or the scheduler closes."""
+        self.parts_ended.set()
+        self.end_noted.set()
 
     def next_number(self) -> int:
         """Return the number of the next checkpoint."""

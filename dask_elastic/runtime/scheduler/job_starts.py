@@ -210,6 +210,8 @@ class JobStarts:
             # Before the calls: a loss that is noticed meanwhile would restart the job.
             record.change(JobEvent.ERROR)
         await self.calls.tell(record, part_calls.Forget(*record.generation_id))
+        if record.checkpoints is not None:
+            record.checkpoints.no_parts()
         if self.jobs.get(record.name) is record:
             if replaced is not None and not replaced.freed:
                 self.jobs[record.name] = replaced
@@ -295,7 +297,7 @@ class JobStarts:
                 return
 
     async def restart(self, record: JobRecord, nodes: list[str], *, stays: bool = False) -> None:
-        """Start the next generation of a job from its newest checkpoint.
+        """Start the next generation of a job from its newest checkpoint, unless the job has ended.
 
         Parameters
         ----------
@@ -311,12 +313,15 @@ class JobStarts:
         ElasticError, Relayed
             If it cannot start; the workers have forgotten it.
         """
-        state, call = record.checkpoints, record.submitted
+        state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
-        assert call is not None, "a job keeps its call until it ends"
-        generation = await in_thread(next_generation, state.url, self._generation, state.reserved, state.owner)
+        # The end of the job waits for what is written, and nothing is written after it.
+        async with state.publishing:
+            if (call := record.submitted) is None:
+                return
+            generation = await in_thread(next_generation, state.url, self._generation, state.reserved, state.owner)
+            state.reserved = generation
         self._generation = max(self._generation, generation)
-        state.reserved = generation
         state.newest = await in_thread(next_start, state.url, generation, state.newest)
         running = {name: len(homes) for name, homes in record.spec.homes.items()}
         # What leaves goes where slots are free, as homes that leave one by one: the pause does not wait for a planner.
@@ -392,11 +397,7 @@ class JobStarts:
             raise SubmitError(str(error)) from error
 
     async def _planned(
-        self,
-        call: Submit,
-        nodes: list[str],
-        instances: dict[str, int] | None = None,
-        restarted: JobRecord | None = None,
+        self, call: Submit, nodes: list[str], instances: dict[str, int] | None, restarted: JobRecord | None = None
     ) -> Homes | None:
         """Return the homes that the planner of a job's placement wants; None if slots alone decide.
 

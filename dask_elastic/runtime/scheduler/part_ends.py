@@ -26,8 +26,9 @@ logger = logging.getLogger("dask_elastic.scheduler")
 LOOK_SECONDS = 0.1
 """Seconds between two looks whether the process of a lost worker has ended."""
 
-ANSWER_SECONDS = 5.0
-"""Seconds that workers have to end their part before the next generation starts without them."""
+ANSWER_SECONDS = 6.0
+"""Seconds that workers have to end their part before the next generation starts without them: those that wait for
+threads, or for storage that hangs, answer after 5 s."""
 
 
 class PartEnds:
@@ -54,16 +55,18 @@ class PartEnds:
         lost : collection of str
             Addresses of workers that need not be called.
         """
+        assert record.checkpoints is not None, "only jobs with checkpoints are restarted"
         ending = [
             asyncio.ensure_future(self._end(record, node, part_calls.Forget(*record.generation_id)))
             for node, address in record.spec.members
             if self.calls.present(address) and address not in lost
         ]
-        if ending:
-            _, waiting = await asyncio.wait(ending, timeout=ANSWER_SECONDS)
-            for call in waiting:
-                call.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+        async with record.checkpoints.halting:
+            if ending:
+                _, waiting = await asyncio.wait(ending, timeout=ANSWER_SECONDS)
+                for call in waiting:
+                    call.cancel()
+                await asyncio.gather(*ending, return_exceptions=True)
         await self._silence(record)
 
     async def end(self, record: JobRecord) -> None:
@@ -76,7 +79,9 @@ class PartEnds:
         ]
         await asyncio.gather(*calls)
         if record.checkpoints is not None:
-            record.checkpoints.parts_ended.set()
+            # Workers that a restart has called first host their parts no longer, and may still write their last files.
+            async with record.checkpoints.halting:
+                record.checkpoints.parts_ended.set()
 
     async def note_end(self, record: JobRecord) -> None:
         """Write down that a job that has ended cannot emit any more, once this is certain; `resume` need not wait then.

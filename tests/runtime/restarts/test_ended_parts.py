@@ -1,0 +1,153 @@
+"""What the end of a job waits for: the ends of its parts and what is written for them, and nothing that never comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from dask_elastic.runtime.protocol import job_calls, part_calls
+from dask_elastic.runtime.protocol.calls import Version
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
+from dask_elastic.runtime.scheduler import coordinator as coordinator_module
+from dask_elastic.runtime.scheduler import job_starts, part_ends
+from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.worker import node, part_checkpoints
+from dask_elastic.vocab.errors import NodeLost, SinkError
+
+LOST = NodeLost("worker a hangs")
+
+
+@pytest.fixture
+def workers(fake):
+    return fake.Scheduler({"a": 2, "b": 2})
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A wait that ends by its timeout alone takes longer than any test."""
+    monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 3600.0)
+    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 3600.0)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def submission(fake, folder):
+    return fake.submission(executors=2, checkpoint=str(folder), checkpoint_interval=3600.0)
+
+
+async def started(fake, workers, folder):
+    """Return a coordinator with one job that takes checkpoints, and the job's record."""
+    coordinator = Coordinator(workers)
+    await coordinator.submit(submission(fake, folder))
+    return coordinator, coordinator.jobs["job"]
+
+
+def test_wait_for_a_job_that_cannot_start_returns_when_its_parts_are_forgotten(fake, workers, tmp_path):
+    async def run():
+        coordinator = Coordinator(workers)
+        workers.answers["a", part_calls.Prepare] = SinkError("the table does not exist")
+        gate = workers.held["b", part_calls.Forget] = asyncio.Event()
+        submitted = asyncio.ensure_future(coordinator.submit(submission(fake, tmp_path)))
+        await until(lambda: workers.asked(part_calls.Forget))
+        waiting = asyncio.ensure_future(coordinator.wait(job_calls.Wait("job", 60.0)))
+        await fake.settle()
+        assert not waiting.done()
+        gate.set()
+        with pytest.raises(Relayed):
+            await submitted
+        assert (await asyncio.wait_for(waiting, 20)).status is Status.FAILED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["before", "while it closes"])
+def test_scheduler_closes_without_the_answer_of_a_worker_to_the_end_of_a_job_that_has_failed(
+    fake, workers, tmp_path, closes
+):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        workers.held["b", part_calls.End] = asyncio.Event()
+        if closes:
+            coordinator.abandon()
+        coordinator.health.fail(record, dump_error(SinkError("the table was dropped")))
+        await fake.settle()
+        await asyncio.wait_for(coordinator.close(), 20)
+        assert workers.asked(part_calls.Forget)
+
+    asyncio.run(run())
+
+
+def test_stop_amid_a_restart_returns_when_the_parts_that_it_ends_have_ended(fake, workers, tmp_path, monkeypatch):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        gate = workers.held["a", part_calls.Forget] = asyncio.Event()
+        ended = []
+
+        async def note_end(record):
+            ended.append(gate.is_set())
+
+        monkeypatch.setattr(coordinator.ends, "note_end", note_end)
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
+        await until(lambda: workers.asked(part_calls.Forget))
+        stopping = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
+        # The worker hosts the part no longer, and is still writing its last files.
+        await until(lambda: len(workers.asked(part_calls.End)) == 2)
+        await fake.settle()
+        gate.set()
+        await asyncio.wait_for(stopping, 20)
+        assert ended == [True]
+        assert await restarting is None
+
+    asyncio.run(run())
+
+
+def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation(fake, workers, tmp_path, monkeypatch):
+    reserving, gate, reserve = threading.Event(), threading.Event(), job_starts.next_generation
+
+    def slow(*arguments):
+        reserving.set()
+        gate.wait(100)
+        return reserve(*arguments)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        monkeypatch.setattr(job_starts, "next_generation", slow)
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
+        await until(reserving.is_set)
+        stopping = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
+        await until(lambda: record.checkpoints.end_noted.is_set())
+        await fake.settle()
+        assert not stopping.done()
+        gate.set()
+        await asyncio.wait_for(stopping, 20)
+        assert await restarting is None
+
+    asyncio.run(run())
+
+
+def test_restart_that_a_stop_overtakes_changes_the_folder_no_more(fake, workers, tmp_path):
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        gate = workers.held["a", Version] = asyncio.Event()
+        versions = len(workers.asked(Version))
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
+        await until(lambda: len(workers.asked(Version)) > versions)
+        await asyncio.wait_for(coordinator.stop(job_calls.Stop("job")), 20)
+        before = sorted(tmp_path.rglob("*"))
+        gate.set()
+        assert await restarting is None
+        assert sorted(tmp_path.rglob("*")) == before
+
+    asyncio.run(run())
+
+
+def test_restart_gets_the_answers_of_workers_whose_storage_hangs():
+    assert max(node.JOIN_SECONDS, part_checkpoints.LAST_SECONDS) < part_ends.ANSWER_SECONDS
+    assert part_checkpoints.LAST_SECONDS < coordinator_module.PARTS_SECONDS
