@@ -68,7 +68,7 @@ class CheckpointStatus:
     Parameters
     ----------
     url : str
-        The folder.
+        The folder, for people: a password in it appears as ``***``.
     number : int
         The newest complete checkpoint, from which a restart continues; 0 for none.
     age : float or None

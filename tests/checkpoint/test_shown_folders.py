@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
 
 import dask_elastic as de
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.connectors.sinks.parquet import _Directory
+from dask_elastic.connectors.sinks.rolling_files import RollingFiles
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.errors import ElasticError
 from dask_elastic.vocab.text.shown_url import shown_url
@@ -23,6 +28,19 @@ SHOWN = "memory://user:***@host/checkpoints"
         ("simplecache::sftp://user:s@cret@host:22/a/b@c:d", "simplecache::sftp://user:***@host:22/a/b@c:d"),
         ("no way to ftp://u:secret@a/x or ftp://u:secret@b/y", "no way to ftp://u:***@a/x or ftp://u:***@b/y"),
         ("postgresql://:secret@host/db", "postgresql://:***@host/db"),
+        ("postgresql://host/db?user=u&password=s%40 x", "postgresql://host/db?user=u&password=*** x"),
+        ("host=h password=secret user=u", "host=h password=*** user=u"),
+        ("https://host/a?sv=1&sig=secret&se=2#b", "https://host/a?sv=1&sig=***&se=2#b"),
+        ("sftp://user:se'c\"ret@host/a", "sftp://user:***@host/a"),
+        ("sftp://user:p%40w@[fe80::1]:22/a", "sftp://user:***@[fe80::1]:22/a"),
+        ("s3://KEY:se/cr/et@bucket/a", "s3://KEY:***@bucket/a"),
+        ("zip://a.zip::https://u:secret@host/a", "zip://a.zip::https://u:***@host/a"),
+        ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+        ("['http://host:80','a@b']", "['http://host:80','a@b']"),
+        ("abfs://container@account/a", "abfs://container@account/a"),
+        ("github://owner:repository@main/a.parquet", "github://owner:repository@main/a.parquet"),
+        ("C:\\data\\a:b@c", "C:\\data\\a:b@c"),
+        ("/data/token=a/b@c", "/data/token=a/b@c"),
         ("sftp://user@host:22/a", "sftp://user@host:22/a"),
         ("http://host:80/a:b@c", "http://host:80/a:b@c"),
         ("/data/a:b@c", "/data/a:b@c"),
@@ -71,3 +89,28 @@ def test_descriptions_of_checkpoints_hide_the_password():
 def test_connectors_hide_the_password(connector):
     assert "ecret" not in repr(connector)
     assert SHOWN in repr(connector)
+
+
+def refuse(*arguments, **options):
+    """What the library of a storage does, which names the URL."""
+    raise OSError(f"cannot connect to {URL}")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda broken: list(de.sources.Parquet(URL).read(SimpleNamespace(agreed=None))),
+        lambda broken: list(_Directory(broken, f"{URL}/", "sink 'out'").show(["a"])),
+        lambda broken: list(_Directory(broken, f"{URL}/", "sink 'out'").show_prepared(["a"])),
+        lambda broken: RollingFiles(broken, lambda number: f"{URL}/{number}", 1, "none", "sink 'out'", None).write(
+            pa.record_batch({"n": [1]})
+        ),
+    ],
+)
+def test_errors_of_sources_and_sinks_hide_the_password(use, monkeypatch):
+    broken = SimpleNamespace(**dict.fromkeys(("get_file_info", "move", "create_dir", "open_output_stream"), refuse))
+    monkeypatch.setattr("dask_elastic.connectors.sources.parquet.find_files", refuse)
+    with pytest.raises(ElasticError) as refused:
+        use(broken)
+    assert "ecret" not in str(refused.value)
+    assert SHOWN in str(refused.value)

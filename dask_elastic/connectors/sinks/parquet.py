@@ -287,7 +287,7 @@ class _Directory:
             try:
                 self.filesystem.move(self.path + _hidden(name), self.path + name)
             except (OSError, pa.ArrowException) as error:
-                raise SinkError(f"{self.where}: cannot finish {self.path}{name}: {error}") from error
+                raise SinkError(f"{self.where}: {shown_url(f'cannot finish {self.path}{name}: {error}')}") from error
         if names:
             self.sync()
 
@@ -306,7 +306,7 @@ class _Directory:
         try:
             return bool(self.filesystem.get_file_info(self.path + name).type is fs.FileType.NotFound)
         except (OSError, pa.ArrowException) as error:
-            raise SinkError(f"{self.where}: cannot find {self.path}{name}: {error}") from error
+            raise SinkError(f"{self.where}: {shown_url(f'cannot find {self.path}{name}: {error}')}") from error
 
     def sync(self) -> None:
         """Make the names of the files durable, where they are on a local disk."""

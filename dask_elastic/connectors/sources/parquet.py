@@ -171,7 +171,7 @@ class Parquet(ColumnSource):
         try:
             yield from scan
         except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{self!r}: cannot read {fragment.path}: {error}") from error
+            raise SourceError(f"{self!r}: cannot read {shown_url(f'{fragment.path}: {error}')}") from error
 
     def _files(self, agreed: Callable[[bytes], bytes] | None = None) -> _Files | None:
         """Return the files that all instances read; None if there are none."""
@@ -195,7 +195,7 @@ class Parquet(ColumnSource):
                 partition_base_dir=found[0].root if searched else None,
             )
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SourceError(f"{self!r}: cannot be opened: {error}") from error
+            raise SourceError(f"{self!r}: cannot be opened: {shown_url(error)}") from error
         listing = "\n".join(f"{path} {size}" for path, size in sizes.items())
         return _Files(dataset, hashlib.blake2b(listing.encode(), digest_size=8).hexdigest())
 
