@@ -17,6 +17,7 @@ import pytest
 from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.local_files import LocalFiles
+from dask_elastic.checkpoint.storage.folder_changes import FolderChanges
 from dask_elastic.runtime.protocol.handoff_calls import CommittedEpoch, EpochsToRead, NextEpochs, TakeEpochs
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
@@ -338,6 +339,34 @@ def test_abort_keeps_complete_files_and_drops_others(make, spool, tmp_path):
 
     asyncio.run(run())
     assert len(spooled(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(("kind", "method"), [(EpochSpool, "write_rows"), (LocalFiles, "write")])
+def test_attempt_whose_source_ends_while_it_waits_for_storage_can_be_sent_again(
+    make, tmp_path, monkeypatch, kind, method
+):
+    """Its writer sends it again after an error of a source, and fails after one of the storage."""
+    changes = FolderChanges()
+    buffer, _ = make(4, EpochSpool(CheckpointFolder(tmp_path / "checkpoints", changes=changes), "flights"))
+    write, begun, gate = getattr(kind, method), threading.Event(), threading.Event()
+
+    def slow(self, *arguments):
+        begun.set()
+        gate.wait(SECONDS)
+        return write(self, *arguments)
+
+    async def run():
+        monkeypatch.setattr(kind, method, slow)
+        staging = asyncio.ensure_future(stage(buffer, 0, 1))
+        await asyncio.to_thread(begun.wait, SECONDS)
+        buffer.abort()
+        changes.close()
+        gate.set()
+        with pytest.raises(SourceError, match="its source has ended"):
+            await staging
+
+    asyncio.run(run())
+    assert spooled(tmp_path) == []
 
 
 def test_error_of_the_storage_reaches_the_writer(make, spool, monkeypatch):

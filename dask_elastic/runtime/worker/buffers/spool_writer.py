@@ -95,10 +95,14 @@ class SpoolWriter:
         try:
             file = self._spool.write_rows(self._attempt, self._schema, self._taken())
         except Exception as error:  # an error of the storage goes to the writer in Spark
-            self._end(error)
+            self._end(self._lost() if self._dropped else error)
         else:
             with self._changed:
                 self._written.set_result(file)
+
+    def _lost(self) -> SourceError:
+        """Return the error after which the writer sends the attempt again if the job restarts."""
+        return SourceError(f"{self._attempt} was dropped: its source has ended, or its writer has left.")
 
     def _end(self, error: Exception) -> None:
         with self._changed:
@@ -112,7 +116,7 @@ class SpoolWriter:
                 while not (self._chunks or self._complete or self._dropped):
                     self._changed.wait()
                 if self._dropped:
-                    raise SourceError(f"{self._attempt} was dropped: its source has ended, or its writer has left.")
+                    raise self._lost()
                 if not self._chunks:
                     return
                 chunk = self._chunks.popleft()
