@@ -14,6 +14,7 @@ import pyarrow as pa
 from dask_elastic.executor.error_policy import FailedRows, OnError
 from dask_elastic.executor.keyed_state import read_state
 from dask_elastic.simulator import Placement, World, WorldOptions
+from dask_elastic.topology.checks.chain_check import check_chains
 from dask_elastic.topology.checks.key_check import check_keys
 from dask_elastic.topology.component import Component, build_components
 from dask_elastic.topology.fused.groups import Fuse
@@ -154,6 +155,7 @@ def run(
         # As at submit. Of other rows, the columns may be others than those of the source.
         check_keys(topology, known_inputs(topology))
     components = [_with_rows(component, given) for component in build_components(topology, fuse)]
+    check_chains(components)
     if given:
         raise _unknown(topology, [*given])
     placement = Placement.derived(components, SLOTS, executors)

@@ -8,6 +8,7 @@ import pytest
 
 import dask_elastic as de
 from dask_elastic.runtime.client.submission.described_job import checked_job
+from dask_elastic.testing import run
 from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
 
 ROWS = pa.table({"k": [1], "word": ["a"], "stops": [["a"]]})
@@ -60,3 +61,12 @@ def test_validate_raises_what_submit_raises(build, error, message):
     with pytest.raises(error) as found:
         topology.validate()
     assert str(found.value) == str(at_submit.value)
+
+
+def test_run_without_a_cluster_refuses_the_chain_that_submit_refuses():
+    topology = de.Topology("t")
+    long_chain(topology.source("rows", de.sources.Arrow(ROWS)))
+    with pytest.raises(TopologyError, match="101 operators follow each other"):
+        run(topology)
+    with pytest.raises(TopologyError, match="101 operators follow each other"):
+        run(topology, {"rows": ROWS})

@@ -277,11 +277,13 @@ class Coordinator:
 
     @staticmethod
     async def _parts_ended(record: JobRecord) -> None:
-        """Return when the workers have ended their parts of a job that has ended, and written their last files."""
+        """Return when the parts of a job that has ended have written their last files, and no restart writes any."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PARTS_SECONDS):
                 if record.checkpoints is not None:
                     await record.checkpoints.parts_ended.wait()
+                    async with record.checkpoints.reserving:
+                        pass
 
     def _description(self, record: JobRecord) -> JobDescription:
         return record.description(self.epochs.progress(record), self.controller.view(record))

@@ -40,10 +40,9 @@ class JobCheckpoints:
     progress : CheckpointProgress or None
         The checkpoint in progress.
     publishing : asyncio.Lock
-        Held while a manifest is written, for which a restart waits before it chooses the newest checkpoint, and while a
-        restart reserves its generation in the folder.
-    halting : asyncio.Lock
-        Held while a restart ends the parts of a generation.
+        Held while a manifest is written: a restart waits for it before it chooses the newest checkpoint.
+    halting, reserving : asyncio.Lock
+        Held while a restart ends the parts of a generation, and while it reserves the next one in the folder.
     exclusive : asyncio.Lock
         Held while a checkpoint is taken, and while a home or key groups move.
     requested : asyncio.Event
@@ -85,7 +84,8 @@ class JobCheckpoints:
         self.owner = owner
         self.last = last
         self.progress: CheckpointProgress[bytes] | None = None
-        self.publishing, self.halting = asyncio.Lock(), asyncio.Lock()
+        self.publishing = asyncio.Lock()
+        self.halting, self.reserving = asyncio.Lock(), asyncio.Lock()
         self.exclusive = asyncio.Lock()
         self.requested = asyncio.Event()
         self.descriptions: deque[CheckpointDescription] = deque(maxlen=KEPT_DESCRIPTIONS)

@@ -316,7 +316,7 @@ class JobStarts:
         state = record.checkpoints
         assert state is not None, "only jobs with checkpoints are restarted"
         # The end of the job waits for what is written, and nothing is written after it.
-        async with state.publishing:
+        async with state.reserving:
             if (call := record.submitted) is None:
                 return
             generation = await in_thread(next_generation, state.url, self._generation, state.reserved, state.owner)

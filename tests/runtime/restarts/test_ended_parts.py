@@ -108,7 +108,10 @@ def test_stop_amid_a_restart_returns_when_the_parts_that_it_ends_have_ended(fake
     asyncio.run(run())
 
 
-def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation(fake, workers, tmp_path, monkeypatch):
+@pytest.mark.parametrize("hangs", [False, True])
+def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation_or_storage_hangs(
+    fake, workers, tmp_path, monkeypatch, hangs
+):
     reserving, gate, reserve = threading.Event(), threading.Event(), job_starts.next_generation
 
     def slow(*arguments):
@@ -119,14 +122,18 @@ def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation(fak
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
         monkeypatch.setattr(job_starts, "next_generation", slow)
+        if hangs:
+            monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 0.5)
         restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
         await until(reserving.is_set)
         stopping = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
         await until(lambda: record.checkpoints.end_noted.is_set())
         await fake.settle()
-        assert not stopping.done()
-        gate.set()
+        if not hangs:
+            assert not stopping.done()
+            gate.set()
         await asyncio.wait_for(stopping, 20)
+        gate.set()
         assert await restarting is None
 
     asyncio.run(run())
