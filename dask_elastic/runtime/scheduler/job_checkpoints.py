@@ -68,7 +68,7 @@ class JobCheckpoints:
     committed : int
         The newest checkpoint that all sinks have committed in this generation.
     parts_ended : asyncio.Event
-        Set when the workers have ended their parts and written their last files, or do not answer.
+        Set when the workers that report have ended their parts and written their last files, or do not answer.
     end_noted : asyncio.Event
         Set when the folder says that the job has ended, or this cannot be written.
     opened : set of str

@@ -13,13 +13,13 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
-from dask_elastic.runtime.protocol.reports import Fate, Report, ReportAnswer, StalledCall, Suspects, report_seconds
+from dask_elastic.runtime.protocol.reports import Fate, Report, ReportAnswer, StalledCall, Suspects
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.load_jumps import has_jumped
 from dask_elastic.runtime.scheduler.membership import Membership
-from dask_elastic.runtime.scheduler.part_ends import PartEnds
+from dask_elastic.runtime.scheduler.part_ends import PartEnds, reports_no_more
 from dask_elastic.runtime.scheduler.restarts import Restarts
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.vocab.errors import CheckpointError, ElasticError, JobEnded, NodeLost, PoisonBatch, SchemaMismatch
@@ -29,10 +29,6 @@ logger = logging.getLogger("dask_elastic.scheduler")
 
 RETRY_SECONDS = 1.0
 """Seconds until another last checkpoint of a job follows one that was given up."""
-
-SILENT_SECONDS = 2.0
-SILENT_REPORTS = 3
-"""A node that has not reported for so many seconds and report intervals is lost, if another node cannot reach it."""
 
 LOST_HOME = (
     "It was home of executors, sources or sinks, which a job without checkpoints does not survive: submit it again, "
@@ -352,11 +348,8 @@ class JobHealth:
     @staticmethod
     def _silent(record: JobRecord, address: str) -> bool:
         """Return whether a node has stopped reporting; if not, the other one is cut off, and is removed instead."""
-        last = record.reports.get(record.spec.nodes.index(address))
-        if last is None:
-            return True
-        timeout = max(SILENT_SECONDS, SILENT_REPORTS * report_seconds(record.spec.options, last.idle))
-        return time.time() - last.at > timeout
+        node = record.spec.nodes.index(address)
+        return node not in record.reports or reports_no_more(record, node)
 
     def _lose(self, record: JobRecord, address: str, how: str, lost: Collection[str] = ()) -> None:
         """Restart a job that has lost a home, or fail it if it takes no checkpoints or has not started yet."""

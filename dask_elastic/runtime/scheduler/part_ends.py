@@ -15,6 +15,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import note_ended
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.part_calls import PartCall
+from dask_elastic.runtime.protocol.reports import report_seconds
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
@@ -29,6 +30,11 @@ LOOK_SECONDS = 0.1
 ANSWER_SECONDS = 6.0
 """Seconds that workers have to end their part before the next generation starts without them: those that wait for
 threads, or for storage that hangs, answer after 5 s."""
+
+SILENT_SECONDS = 2.0
+SILENT_REPORTS = 3
+"""A node that has not reported for so many seconds and report intervals is lost, if another node cannot reach it; the
+end of a job does not wait for what it writes."""
 
 
 class PartEnds:
@@ -72,12 +78,16 @@ class PartEnds:
     async def end(self, record: JobRecord) -> None:
         """End the parts of a job that has ended; errors are logged."""
         record.leases.close()
-        calls = [
-            self._end(record, node, part_calls.End(*record.generation_id))
-            for node, address in record.spec.members
-            if self.calls.present(address)
-        ]
-        await asyncio.gather(*calls)
+        nodes = [node for node, address in record.spec.members if self.calls.present(address)]
+        hang = [node for node in nodes if reports_no_more(record, node)]
+        await asyncio.gather(
+            self._end_reporting(record, [node for node in nodes if node not in hang]),
+            *(self._end(record, node, part_calls.End(*record.generation_id)) for node in hang),
+        )
+
+    async def _end_reporting(self, record: JobRecord, nodes: Collection[int]) -> None:
+        """End the parts of nodes that report, and note when these write nothing more."""
+        await asyncio.gather(*(self._end(record, node, part_calls.End(*record.generation_id)) for node in nodes))
         if record.checkpoints is not None:
             # Workers that a restart has called first host their parts no longer, and may still write their last files.
             async with record.checkpoints.halting:
@@ -139,6 +149,15 @@ class PartEnds:
         if scheme == "inproc":
             return not self.calls.present(address)
         return is_local(get_address_host(address)) and await has_died(address)
+
+
+def reports_no_more(record: JobRecord, node: int) -> bool:
+    """Return whether a node of a job has stopped reporting, so that it probably hangs."""
+    last = record.reports.get(node)
+    if last is None:
+        return False
+    timeout = max(SILENT_SECONDS, SILENT_REPORTS * report_seconds(record.spec.options, last.idle))
+    return time.time() - last.at > timeout
 
 
 def is_local(host: str) -> bool:

@@ -67,6 +67,33 @@ def test_wait_for_a_job_that_cannot_start_returns_when_its_parts_are_forgotten(f
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("reports", [True, False])
+def test_wait_for_a_job_that_fails_does_not_wait_for_a_worker_that_reports_no_more(
+    fake, workers, tmp_path, monkeypatch, reports
+):
+    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.01)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        for number in (0, 1):
+            await coordinator.health.report(fake.report_call(record, number, fake.empty_report(complete=False)))
+        if not reports:
+            record.reports[1] = record.reports[1]._replace(at=record.reports[1].at - 60.0)
+        gate = workers.held["b", part_calls.End] = asyncio.Event()
+        coordinator.health.fail(record, dump_error(SinkError("the table was dropped")))
+        waiting = asyncio.ensure_future(coordinator.wait(job_calls.Wait("job", 60.0)))
+        await until(lambda: len(workers.asked(part_calls.End)) == 2)
+        await fake.settle()
+        if reports:
+            assert not waiting.done()
+            gate.set()
+        assert (await asyncio.wait_for(waiting, 20)).status is Status.FAILED
+        gate.set()
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("closes", [False, True], ids=["before", "while it closes"])
 def test_scheduler_closes_without_the_answer_of_a_worker_to_the_end_of_a_job_that_has_failed(
     fake, workers, tmp_path, closes
