@@ -63,11 +63,16 @@ class DecisionLog:
                 self._unobserved.pop(self._kept.popleft().number, None)
 
     def _sharing(self, decision: Decision) -> Decision:
-        """Return a decision that shares the names of its executors with the newest one about the same job."""
-        newest = next((one for one in reversed(self._kept) if one.job == decision.job), None)
+        """Return a decision that shares the names of its executors with the newest one about the same job that has any.
+
+        Decisions about homes, which may come between all others, have none.
+        """
+        if not decision.wanted:
+            return decision
+        newest = next((one.wanted for one in reversed(self._kept) if one.job == decision.job and one.wanted), None)
         if newest is None:
             return decision
-        wanted = WantedCores.of(decision.wanted).sharing(WantedCores.of(newest.wanted))
+        wanted = WantedCores.of(decision.wanted).sharing(WantedCores.of(newest))
         return decision if wanted is decision.wanted else replace(decision, wanted=wanted)
 
     def observe(self, snapshot: Snapshot) -> None:

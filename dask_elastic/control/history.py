@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby, islice
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dask_elastic.control.keys import job_key
 from dask_elastic.control.placement.recent_flows import Flows, RecentFlows
 from dask_elastic.vocab.errors import PlanningError, UnknownJob
 from dask_elastic.vocab.plan import Decision, Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, NodeSnapshot, Snapshot
+
+T = TypeVar("T")
+
+Counts = NDArray[np.int32]
+"""Cores of each executor, or on each node: of a large cluster, minutes of them take tens of megabytes as objects."""
 
 SERIES = (
     "throughput",
@@ -53,10 +63,14 @@ class JobHistory:
         The times of the snapshots.
     addresses : tuple of str
         The addresses of the nodes of the newest snapshot, to which `latest` refers.
+    executors : tuple of str
+        The names of the executors, such as ``"per_route[0]"``.
+    nodes : tuple of str
+        The addresses of the nodes on which the job had cores at any of these times, in alphabetical order.
     flows : dict of str to tuple of GroupFlow
         The traffic from key groups that was sampled within the last seconds, by the operator that sends it.
     decisions : list of Decision
-        The decisions, newest last; at most `length`.
+        The decisions, newest last; at most `length`. Those of a `DecisionLog` have the cores of executors, too.
     bound : tuple of str
         The operators that are currently GIL-bound.
     starved : int
@@ -71,8 +85,8 @@ class JobHistory:
         self._flows = RecentFlows()
         self._times: deque[float] = deque(maxlen=length)
         self._series: dict[str, deque[float]] = {name: deque(maxlen=length) for name in SERIES}
-        self._by_executor: deque[tuple[int, ...]] = deque(maxlen=length)
-        self._by_node: deque[dict[str, int]] = deque(maxlen=length)
+        self._by_executor: deque[Counts] = deque(maxlen=length)
+        self._by_node: deque[tuple[tuple[str, ...], Counts]] = deque(maxlen=length)
         self._decisions: deque[Decision] = deque(maxlen=length)
 
     def add(self, now: float, job: JobSnapshot, nodes: Sequence[NodeSnapshot], plan: Plan) -> None:
@@ -91,7 +105,10 @@ class JobHistory:
         """
         self._forget_since(now)
         self._latest = job
-        self._addresses = tuple(node.address for node in nodes)
+        addresses = tuple([node.address for node in nodes])
+        if addresses != self._addresses:
+            # All rows with the same nodes share their addresses.
+            self._addresses = addresses
         self._flows.add(now, job)
         self._outlook = plan.outlook.get(job.name, Outlook())
         self._times.append(now)
@@ -105,15 +122,16 @@ class JobHistory:
         }
         for name, value in known.items():
             self._series[name].append(math.nan if value is None else value)
-        self._by_executor.append(tuple(executor.total_cores for executor in job.executors))
-        by_node: dict[str, int] = {}
-        for executor in job.executors:
-            for node, count in executor.cores.items():
-                address = nodes[node].address
-                by_node[address] = by_node.get(address, 0) + count
-        self._by_node.append(by_node)
+        self._by_executor.append(job.total_cores.astype(np.int32))
+        at = [node for executor in job.executors for node in executor.cores]
+        cores = [count for executor in job.executors for count in executor.cores.values()]
+        by_node = np.bincount(np.array(at, dtype=np.int64), cores, len(nodes)).astype(np.int32)
+        self._by_node.append((self._addresses, by_node))
+        # Cores of executors take most of the memory in large jobs, and would stay here when a log has dropped them.
         self._decisions.extend(
-            decision for decision in plan.decisions if (decision.job, decision.generation) == self.key
+            replace(decision, wanted={}, changes=())
+            for decision in plan.decisions
+            if (decision.job, decision.generation) == self.key
         )
 
     def _forget_since(self, now: float) -> None:
@@ -177,32 +195,69 @@ class JobHistory:
             raise PlanningError(f"there is no series named {name!r}: choose one of {', '.join(SERIES)}.")
         return list(self._series[name])
 
-    def cores_by_executor(self) -> dict[str, list[int]]:
-        """Return the number of cores of each executor over time, by the executor's name such as ``"per_route[0]"``.
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """The names of the executors, such as ``"per_route[0]"``."""
+        return tuple([str(executor.executor) for executor in self._latest.executors])
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The addresses of the nodes on which the job had cores at any of `times`, in alphabetical order."""
+        found: set[str] = set()
+        for addresses, cores in _runs(self._by_node):
+            found.update([addresses[node] for node in np.flatnonzero(cores.any(axis=0)).tolist()])
+        return tuple(sorted(found))
+
+    def cores_by_executor(self, last: int | None = None) -> dict[str, list[int]]:
+        """Return the number of cores of each executor over time, by the executor's name.
+
+        Parameters
+        ----------
+        last : int, optional
+            For how many of the newest `times`; all of them if left out.
 
         Returns
         -------
         dict of str to list of int
-            One number for each of `times`.
+            One number for each of these times, in the order of `executors`.
         """
-        names = [str(executor.executor) for executor in self._latest.executors]
-        columns = zip(*self._by_executor, strict=True)
-        return {name: list(column) for name, column in zip(names, columns, strict=True)}
+        return dict(zip(self.executors, np.array(_newest(self._by_executor, last)).T.tolist(), strict=True))
 
-    def cores_by_node(self) -> dict[str, list[int]]:
+    def cores_by_node(self, last: int | None = None) -> dict[str, list[int]]:
         """Return the job's number of cores on each node over time, by the node's address.
 
+        Parameters
+        ----------
+        last : int, optional
+            For how many of the newest `times`; all of them if left out.
+
         Returns
         -------
         dict of str to list of int
-            One number for each of `times`.
+            One number for each of these times, in the order of `nodes`.
         """
-        addresses = sorted({address for cores in self._by_node for address in cores})
-        return {address: [cores.get(address, 0) for cores in self._by_node] for address in addresses}
+        wanted, first = _newest(self._by_node, last), 0
+        found = {address: np.zeros(len(wanted), dtype=np.int32) for address in self.nodes}
+        for addresses, cores in _runs(wanted):
+            for node in np.flatnonzero(cores.any(axis=0)).tolist():
+                found[addresses[node]][first : first + len(cores)] += cores[:, node]
+            first += len(cores)
+        return {address: counts.tolist() for address, counts in found.items()}
 
     def latest(self) -> JobSnapshot:
         """Return the last snapshot of the job."""
         return self._latest
+
+
+def _newest(rows: deque[T], last: int | None) -> list[T]:
+    return [*rows] if last is None else [*islice(rows, max(0, len(rows) - last), None)]
+
+
+def _runs(rows: Iterable[tuple[tuple[str, ...], Counts]]) -> Iterator[tuple[tuple[str, ...], Counts]]:
+    """Yield the addresses and the cores of consecutive rows that share their addresses, one row below the other."""
+    for _, run in groupby(rows, key=lambda row: id(row[0])):
+        (addresses, first), *others = run
+        yield addresses, np.array([first, *(counts for _, counts in others)])
 
 
 class History:

@@ -80,8 +80,7 @@ class TimeSeries:
         times = job.times
         if times and times[-1] == self._last:
             return
-        by_executor, by_node = job.cores_by_executor(), job.cores_by_node()
-        layout = (tuple(by_executor), tuple(by_node))
+        layout = (job.executors, job.nodes)
         if layout != self._layout or times[-1] < self._last:
             # Of another layout, or of times that come again.
             self._begin(layout)
@@ -90,7 +89,7 @@ class TimeSeries:
         before = moves[-fresh - 1] if len(moves) > fresh else moves[0]
         moved = np.diff(np.array([before, *moves[-fresh:]])).clip(min=0)
         series = [job.series(name)[-fresh:] for name in SERIES]
-        cores = [counts[-fresh:] for counts in (*by_executor.values(), *by_node.values())]
+        cores = [*job.cores_by_executor(fresh).values(), *job.cores_by_node(fresh).values()]
         block = np.array([times[-fresh:], *series, moved, *cores], dtype=np.float64).T
         # The predicted latency is infinite while a queue grows; an axis cannot show that.
         self._append(np.where(np.isfinite(block), block, np.nan))

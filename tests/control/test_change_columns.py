@@ -95,3 +95,10 @@ def test_decisions_share_names_with_the_newest_one_of_their_job_only():
     assert first.executors is second.executors
     assert third == decision(3, 4).wanted
     assert log.of("b")[0].wanted == decision(1, 2).wanted
+
+
+def test_decisions_share_names_although_moves_of_homes_come_between_them():
+    log = DecisionLog()
+    log.add(one for number in range(0, 8, 2) for one in (decision(number, 3), decision(number + 1, 0)))
+    assert [len(one.wanted) for one in log.of("job")] == [3, 0] * 4
+    assert len({id(one.wanted.executors) for one in log.of("job") if one.wanted}) == 1

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 import time
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from dask_elastic.control.history import SERIES, History
+from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import PlanningError, UnknownJob
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Decision, Outlook, Plan
@@ -72,12 +74,44 @@ def test_history_returns_cores_by_executor_and_node():
     add(history, 2.0, job(cores={1: 3}))
     assert history.job("job").cores_by_executor() == {"op[0]": [3, 3], "op[1]": [1, 1]}
     assert history.job("job").cores_by_node() == {"tcp://a:1": [2, 0], "tcp://b:1": [2, 4]}
+    assert history.job("job").cores_by_executor(last=1) == {"op[0]": [3], "op[1]": [1]}
+    assert history.job("job").cores_by_node(last=1) == {"tcp://a:1": [0], "tcp://b:1": [4]}
+    assert (history.job("job").executors, history.job("job").nodes) == (("op[0]", "op[1]"), ("tcp://a:1", "tcp://b:1"))
 
 
 def test_history_with_removed_node_keeps_its_address():
     history = add(History(), 1.0, job(cores={0: 3}))
     add(history, 2.0, replace(job(), executors=(executor(0, {0: 3}),)), nodes=NODES[1:])
     assert history.job("job").cores_by_node() == {"tcp://a:1": [3, 0], "tcp://b:1": [1, 3]}
+
+
+def test_history_counts_each_address_over_changes_of_nodes():
+    history = add(History(), 1.0, job())
+    add(history, 2.0, job(), nodes=NODES[::-1])
+    add(history, 3.0, job(), nodes=(*NODES, NodeSnapshot("tcp://c:1", "c", 4)))
+    assert history.job("job").cores_by_node() == {"tcp://a:1": [2, 2, 2], "tcp://b:1": [2, 2, 2]}
+
+
+def test_history_of_a_large_job_takes_few_bytes_per_snapshot():
+    nodes = tuple(NodeSnapshot(f"tcp://h{node}:1", f"h{node}", 8) for node in range(1_000))
+    executors = tuple(executor(index, {index % 1_000: 2}) for index in range(3_000))
+    history, rows = History(), 20
+    add(history, 0.0, JobSnapshot("job", 1, executors), nodes=nodes)
+    tracemalloc.start()
+    for second in range(1, rows + 1):
+        add(history, float(second), JobSnapshot("job", 1, executors), nodes=nodes)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken / rows < 1.5 * 4 * (len(nodes) + len(executors)), "a column of four bytes per executor and node"
+    assert len(history.job("job").cores_by_node()) == 1_000
+
+
+def test_history_holds_no_cores_of_executors_of_its_decisions():
+    """They take most of the memory of decisions; the history of a job that has ended is kept for long."""
+    change = CoreChange("job", 1, ExecutorId("op", 0), {0: 1}, {0: 2})
+    large = replace(decision(), wanted={ExecutorId("op", 0): 2}, changes=(change,))
+    [kept] = add(History(), 1.0, job(), plan=Plan((), (large,))).job("job").decisions
+    assert kept == decision()
 
 
 def test_history_keeps_only_last_snapshots():

@@ -525,7 +525,7 @@ def test_page_shows_the_selected_job(flights, browse, wait_until):
 def test_viewers_share_one_read_of_the_history(flights, monkeypatch):
     calls = []
     original = JobHistory.cores_by_node
-    monkeypatch.setattr(JobHistory, "cores_by_node", lambda job: calls.append(job) or original(job))
+    monkeypatch.setattr(JobHistory, "cores_by_node", lambda job, last: calls.append(job) or original(job, last))
     view, shown = flights.view(), flights.history.job("flights")
     pages = [ElasticPage(view) for _ in range(5)]
     # Pages of earlier tests may still be updated.

@@ -59,6 +59,16 @@ def test_decisions_with_equal_addresses_share_them(published):
     assert kept[0] is kept[1]
 
 
+def test_decisions_share_addresses_although_moves_of_homes_come_between_them(published):
+    decisions, _ = published
+    for number in range(0, 8, 2):
+        decisions.keep([decision(number)], list(ADDRESSES))
+        decisions.keep([decision(number + 1, executors=0, homes=1)], [])
+    kept = [addresses for _, addresses in decisions.with_addresses("job", 1)]
+    assert kept == [ADDRESSES, []] * 4
+    assert len(set(map(id, kept))) == 2
+
+
 def test_decisions_of_a_generation_are_kept_with_their_addresses(published):
     decisions, _ = published
     decisions.keep(

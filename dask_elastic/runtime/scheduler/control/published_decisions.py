@@ -18,6 +18,9 @@ TOPIC = "dask_elastic"
 
 KEPT_DECISIONS = 1_000
 
+SHARED_LISTS = 4
+"""Lists of addresses with which new ones are compared: jobs number nodes in their own order, homes have addresses."""
+
 
 class PublishedDecisions:
     """Keeps the newest decisions, and publishes each.
@@ -37,15 +40,17 @@ class PublishedDecisions:
         self.log = DecisionLog(KEPT_DECISIONS)
         self._scheduler = scheduler
         self._addresses: deque[tuple[int, list[str]]] = deque(maxlen=KEPT_DECISIONS)
+        # A large cluster has thousands of addresses, which seldom change.
+        self._shared: deque[list[str]] = deque(maxlen=SHARED_LISTS)
 
     def keep(self, decisions: Iterable[Decision], addresses: list[str]) -> None:
         """Keep decisions with the addresses of their nodes, both at once: who asks for the one needs the other."""
         decisions = tuple(decisions)
         self.log.add(decisions)
-        if self._addresses and self._addresses[-1][1] == addresses:
-            # A large cluster has thousands, which seldom change.
-            addresses = self._addresses[-1][1]
-        self._addresses.extend((decision.number, addresses) for decision in decisions)
+        shared = next((known for known in self._shared if known == addresses), None)
+        if shared is None:
+            self._shared.append(shared := addresses)
+        self._addresses.extend((decision.number, shared) for decision in decisions)
 
     def publish(self, decision: Decision, addresses: list[str]) -> None:
         """Log a decision as an event of Dask."""
