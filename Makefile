@@ -22,10 +22,16 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: soak properties faults oldest demo bench docs clean
 .DEFAULT_GOAL := test
 
+# All parts at once take up to 9 GB of memory. With less than 12 GB, also by a limit of a container, one runs after the other.
+AT_ONCE = $(shell $(BIN)/python -c 'from distributed.system import MEMORY_LIMIT; print(3 if MEMORY_LIMIT > 12e9 else 1)')
+# GNU make of macOS has no such option.
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 # Tests with processes wait for a third of their time. All else runs beside them, also after a failure, and is printed when
 # it has ended: the two summaries of pytest come last.
 test: lint
-	@$(MAKE) --no-print-directory --jobs 3 --keep-going processes beside
+	@$(MAKE) --no-print-directory --jobs $(AT_ONCE) --keep-going processes beside || \
+	    { echo "== failed: lines with *** above name the parts"; exit 1; }
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check $(CHECKED)
@@ -49,7 +55,7 @@ processes: $(VENV)/.test
 
 # Tests without processes come last: they keep both processors busy until the end.
 beside:
-	@$(MAKE) --no-print-directory --output-sync=target examples types pure
+	@$(MAKE) --no-print-directory $(SYNC) examples types pure
 
 # Tests with processes go first where both need a processor.
 pure: $(VENV)/.test
