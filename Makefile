@@ -30,7 +30,7 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 # Tests with processes wait for a third of their time. All else runs beside them, also after a failure, and is printed when
 # it has ended: the two summaries of pytest come last.
 test: lint
-	@$(MAKE) --no-print-directory --jobs $(AT_ONCE) --keep-going processes beside || \
+	@$(MAKE) --no-print-directory --jobs $(or $(AT_ONCE),1) --keep-going processes beside || \
 	    { echo "== failed: lines with *** above name the parts"; exit 1; }
 
 lint: $(VENV)/.test

@@ -5,6 +5,7 @@ import pickle
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,12 @@ from dask_elastic.control.decision_log import DecisionLog
 from dask_elastic.control.recording import decision_from_dict, decision_to_dict
 from dask_elastic.vocab.cores.change_columns import ChangeColumns
 from dask_elastic.vocab.cores.core_change import CoreChange
+from dask_elastic.vocab.cores.small_integers import small_integers
 from dask_elastic.vocab.cores.wanted_cores import WantedCores
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Decision
 
-CORES = st.dictionaries(st.integers(0, 2_000), st.integers(1, 64), max_size=4)
+CORES = st.dictionaries(st.integers(0, 2_000), st.integers(1, 64) | st.integers(1, 2**40), max_size=4)
 CHANGES = st.lists(
     st.builds(
         CoreChange,
@@ -55,7 +57,10 @@ def test_changes_in_columns_are_the_changes(changes):
             columns[beyond]
 
 
-@given(st.dictionaries(st.builds(ExecutorId, st.sampled_from(["a", "b"]), st.integers(0, 9)), st.integers(0, 500)))
+EXECUTORS = st.builds(ExecutorId, st.sampled_from(["a", "b"]), st.integers(0, 9))
+
+
+@given(st.dictionaries(EXECUTORS, st.integers(0, 500) | st.integers(0, 2**40)))
 def test_wanted_cores_in_a_column_are_the_mapping(cores):
     wanted = WantedCores.of(cores)
     assert wanted == cores
@@ -86,6 +91,28 @@ def test_kept_decisions_of_a_large_job_are_few_objects():
     executors = {id(one.wanted.executors) for one in log.of("job")}
     assert len(executors) == 1, "decisions about the same executors share their names"
     assert [one.changes[-1].after for one in log.of("job")] == [{999: 3, 1_000: 1}] * 51
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)))
+def test_small_integers_are_the_same_in_the_smallest_type(values):
+    small = small_integers(values)
+    assert small.tolist() == values
+    for smaller in (f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32) if bits < 8 * small.itemsize):
+        least, most = np.iinfo(smaller).min, np.iinfo(smaller).max
+        assert min(values) < least or max(values) > most
+
+
+def test_integers_of_more_than_64_bits_are_refused():
+    with pytest.raises(OverflowError):
+        small_integers([2**64])
+
+
+def test_kept_decision_of_a_large_job_takes_few_bytes():
+    changes = [CoreChange("job", 1, ExecutorId("op", i), {i % 1_000: 2}, {i % 1_000: 3}, 1e6) for i in range(1_600)]
+    columns = len(pickle.dumps(ChangeColumns.of(changes)))
+    wanted = len(pickle.dumps(WantedCores.of({change.executor: 3 for change in changes}).counts))
+    assert columns < 26 * len(changes)
+    assert wanted < 1_000 + len(changes)
 
 
 def test_decisions_share_names_with_the_newest_one_of_their_job_only():

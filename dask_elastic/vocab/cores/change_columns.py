@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.vocab.cores.core_change import CoreChange
+from dask_elastic.vocab.cores.small_integers import small_integers
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -34,10 +35,10 @@ class ChangeColumns(Sequence[CoreChange]):
     __slots__ = ("_after", "_before", "_components", "_generations", "_indexes", "_jobs", "_moved_bytes")
 
     def __init__(self, changes: Sequence[CoreChange]):
-        self._jobs = tuple([change.job for change in changes])
-        self._components = tuple([change.executor.component for change in changes])
-        self._generations = np.array([change.generation for change in changes], dtype=np.int64)
-        self._indexes = np.array([change.executor.index for change in changes], dtype=np.int64)
+        self._jobs = _Names.of([change.job for change in changes])
+        self._components = _Names.of([change.executor.component for change in changes])
+        self._generations = small_integers([change.generation for change in changes])
+        self._indexes = small_integers([change.executor.index for change in changes])
         self._moved_bytes = np.array([change.moved_bytes for change in changes], dtype=np.float64)
         self._before = _Cores.of([change.before for change in changes])
         self._after = _Cores.of([change.after for change in changes])
@@ -50,7 +51,7 @@ class ChangeColumns(Sequence[CoreChange]):
         return ChangeColumns(kept) if (kept := tuple(changes)) else _NO_CHANGES
 
     def __len__(self) -> int:
-        return len(self._components)
+        return len(self._indexes)
 
     @overload
     def __getitem__(self, place: int) -> CoreChange: ...
@@ -65,9 +66,9 @@ class ChangeColumns(Sequence[CoreChange]):
 
     def _at(self, place: int) -> CoreChange:
         return CoreChange(
-            self._jobs[place],
+            self._jobs.of_change(place),
             int(self._generations[place]),
-            ExecutorId(self._components[place], int(self._indexes[place])),
+            ExecutorId(self._components.of_change(place), int(self._indexes[place])),
             self._before.of_change(place),
             self._after.of_change(place),
             float(self._moved_bytes[place]),
@@ -83,19 +84,34 @@ class ChangeColumns(Sequence[CoreChange]):
         return repr(tuple(self))
 
 
+class _Names(NamedTuple):
+    """Names of several changes, most of which have the same: each one once, and which of them each change has."""
+
+    distinct: tuple[str, ...]
+    places: NDArray[np.integer]
+
+    @staticmethod
+    def of(names: Sequence[str]) -> _Names:
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return _Names(tuple(numbers), small_integers([numbers[name] for name in names]))
+
+    def of_change(self, place: int) -> str:
+        return self.distinct[int(self.places[place])]
+
+
 class _Cores(NamedTuple):
     """Cores by node of several changes, one change after the other; those of one end where those of the next begin."""
 
-    nodes: NDArray[np.int32]
-    counts: NDArray[np.int32]
-    ends: NDArray[np.int32]
+    nodes: NDArray[np.integer]
+    counts: NDArray[np.integer]
+    ends: NDArray[np.integer]
 
     @staticmethod
     def of(cores: Sequence[Mapping[int, int]]) -> _Cores:
         nodes = [node for one in cores for node in one]
         counts = [count for one in cores for count in one.values()]
         ends = [*accumulate(map(len, cores))]
-        return _Cores(*(np.array(column, dtype=np.int32) for column in (nodes, counts, ends)))
+        return _Cores(*map(small_integers, (nodes, counts, ends)))
 
     def of_change(self, place: int) -> dict[int, int]:
         begin, end = int(self.ends[place - 1]) if place else 0, int(self.ends[place])

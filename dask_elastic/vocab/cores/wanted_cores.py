@@ -7,6 +7,7 @@ from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_elastic.vocab.cores.small_integers import small_integers
 from dask_elastic.vocab.identity import ExecutorId
 
 
@@ -29,7 +30,7 @@ class WantedCores(Mapping[ExecutorId, int]):
 
     __slots__ = ("counts", "executors")
 
-    def __init__(self, executors: tuple[ExecutorId, ...], counts: NDArray[np.int32]):
+    def __init__(self, executors: tuple[ExecutorId, ...], counts: NDArray[np.integer]):
         self.executors = executors
         self.counts = counts
 
@@ -38,7 +39,7 @@ class WantedCores(Mapping[ExecutorId, int]):
         """Return cores by executor in a column."""
         if isinstance(wanted, WantedCores):
             return wanted
-        return WantedCores(tuple(wanted), np.array([*wanted.values()], dtype=np.int32))
+        return WantedCores(tuple(wanted), small_integers([*wanted.values()]))
 
     def sharing(self, other: WantedCores) -> WantedCores:
         """Return the same cores, with the executors of another one if these are equal."""
