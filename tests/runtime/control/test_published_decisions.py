@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -79,3 +80,17 @@ def test_decisions_of_a_generation_are_kept_with_their_addresses(published):
     assert decisions.newest("job", 1).number == 599
     assert decisions.newest("job", 3) is decisions.newest("other", 1) is None
     assert decisions.with_addresses("other", 1) == decisions.with_addresses("job", 1, last=0) == []
+
+
+def test_text_of_decisions_is_copied_once(published):
+    """That of a large job has hundreds of megabytes, and other threads wait while text, other than bytes, is copied."""
+    decisions, _ = published
+    decisions.keep([decision(number, 200) for number in range(50)], ADDRESSES)
+    known = decisions.with_addresses("job", 1)
+    tracemalloc.start()
+    text = decisions_text(known)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.3 * len(text)
+    assert [one["number"] for one in json.loads(text)] == [*range(50)]
+    assert decisions_text([]) == b"[]"

@@ -20,12 +20,13 @@ EVENT_ENTRIES = 100
 def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
     """Return decisions as a JSON list; each comes with the addresses of the nodes in the order of its snapshot."""
     pause = ShortTurns()
-    lines = []
+    parts = [b"["]
     with responsive():
         for decision, addresses in decisions:
-            lines.append(json.dumps(decision_message(decision, addresses)))
+            parts += [json.dumps(decision_message(decision, addresses)).encode(), b","]
             pause()
-    return f"[{','.join(lines)}]".encode()
+    # In a large job it is hundreds of megabytes: text would be copied with the interpreter lock held, bytes are not.
+    return b"".join([*parts[: max(1, len(parts) - 1)], b"]"])
 
 
 def recording_text(snapshots: list[Snapshot]) -> bytes:
