@@ -131,6 +131,18 @@ def test_recording_of_earlier_release_lacks_traffic_memory_and_moves_of_groups()
     assert same(snapshot_from_dict(plain), snapshot)
 
 
+def test_recording_of_a_large_job_is_encoded_in_small_pieces_with_pauses(monkeypatch):
+    """Encoding JSON holds the interpreter lock: the event loop of the scheduler waits for each piece."""
+    executors = tuple(ExecutorSnapshot(ExecutorId("op", index), 0, {0: 1}, 1.0, 2.0) for index in range(200))
+    snapshot = Snapshot(1.0, (NodeSnapshot("a", "h", 4),), (JobSnapshot("j", 1, executors), JobSnapshot("k", 1, ())))
+    encode, pieces, pauses = json.dumps, [], []
+    monkeypatch.setattr(json, "dumps", lambda *given, **options: pieces.append(encode(*given, **options)) or pieces[-1])
+    text = dumps([snapshot] * 3, lambda: pauses.append(1))
+    assert same(tuple(loads(text)), (snapshot,) * 3)
+    assert len(pauses) == 600
+    assert max(map(len, pieces)) < len(text) / 300
+
+
 def test_recording_converts_numpy_numbers():
     executor = ExecutorSnapshot(
         ExecutorId("op", np.int64(1)), np.int64(0), {np.int64(0): np.int64(2)}, np.float64(1.5), None, queue=np.int64(3)

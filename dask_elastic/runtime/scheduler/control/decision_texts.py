@@ -32,7 +32,7 @@ def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
 def recording_text(snapshots: list[Snapshot]) -> bytes:
     """Return snapshots as a recording."""
     with responsive():
-        return dumps(snapshots)
+        return dumps(snapshots, ShortTurns())
 
 
 def event_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
