@@ -42,7 +42,7 @@ def decisions(connection: Connection, job: str, last: int, as_json: bool) -> Non
     Changes are not carried out in a dry run, during a cooldown, or if they would move too much state.
     """
     with connection.client() as client:
-        found: list[dict[str, Any]] = json.loads(call_scheduler(client, Decisions(job, last)))
+        found: list[dict[str, Any]] = json.loads(bytes(call_scheduler(client, Decisions(job, last))))
     if as_json:
         click.echo(json_text(found))
     elif found:

@@ -149,14 +149,14 @@ def test_decisions_are_recorded_published_and_described(bench):
         [(topic, event)] = bench.scheduler.events
         assert (topic, event["number"], event["job"]) == ("dask_elastic", 7, "job")
         wanted = {"executor": "op0[0]", "before": {"a": 2}, "after": {"a": 2, "b": 1}, "moved_bytes": 0.0}
-        [recorded] = json.loads(await bench.controller.decided(Decisions("job")))
+        [recorded] = json.loads(bytes(await bench.controller.decided(Decisions("job"))))
         assert recorded["changes"] == event["changes"] == [wanted]
         assert recorded["applied"]
         view = (await bench.coordinator.describe(Describe("job"))).control
         assert view.bound == ("op0",)
         assert (view.starved, view.predicted, view.decided) == (2, 0.05, "So.")
         assert view.control_error is None
-        [taken] = loads(await bench.controller.snapshots(Snapshots("job")))
+        [taken] = loads(bytes(await bench.controller.snapshots(Snapshots("job"))))
         assert taken.jobs[0].executors[0].cores == {0: 2}
 
     bench(test, {"a": 2, "b": 2})
@@ -172,7 +172,7 @@ def test_decisions_can_be_asked_for_in_each_turn_while_they_are_remembered(bench
         while not remembering.done():
             await asyncio.sleep(0)
             answers.append(
-                json.loads(decisions_text(controller.decisions.with_addresses("job", record.spec.generation)))
+                json.loads(bytes(decisions_text(controller.decisions.with_addresses("job", record.spec.generation))))
             )
         assert len(answers) > 3
         assert [[one["number"] for one in answer] for answer in answers] == [[7]] * len(answers)
@@ -222,12 +222,12 @@ def test_decisions_and_snapshots_cover_current_generation_only(bench):
         await bench.period(planned(0, record))
         await bench.coordinator.stop(Stop("job"))
         await bench.submit(executors=1)
-        assert json.loads(await bench.controller.decided(Decisions("job"))) == []
-        assert loads(await bench.controller.snapshots(Snapshots("job"))) == []
+        assert json.loads(bytes(await bench.controller.decided(Decisions("job")))) == []
+        assert loads(bytes(await bench.controller.snapshots(Snapshots("job")))) == []
         for _ in range(3):
             await bench.period()
-        assert len(loads(await bench.controller.snapshots(Snapshots("job")))) == 3
-        assert len(loads(await bench.controller.snapshots(Snapshots("job", last=2)))) == 2
+        assert len(loads(bytes(await bench.controller.snapshots(Snapshots("job"))))) == 3
+        assert len(loads(bytes(await bench.controller.snapshots(Snapshots("job", last=2))))) == 2
 
     bench(test, {"a": 2})
 
@@ -443,10 +443,13 @@ def test_sending_a_thousand_decisions_does_not_block_the_event_loop(bench, monke
         answer = asyncio.ensure_future(controller.decided(Decisions("job")))
         await bench.fake.settle()
         turned.set()
-        decisions = json.loads(await answer)
+        decisions = json.loads(bytes(await answer))
         assert len(decisions) == 1_000
         assert decisions[0]["changes"][0]["after"] == {"a": 2, "b": 1}
-        assert [one["number"] for one in json.loads(await controller.decided(Decisions("job", last=2)))] == [998, 999]
+        assert [one["number"] for one in json.loads(bytes(await controller.decided(Decisions("job", last=2))))] == [
+            998,
+            999,
+        ]
 
     bench(test, {"a": 2, "b": 2})
 

@@ -220,7 +220,7 @@ class JobReader(JobMeasures):
             "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
             "changes", "starved", "bound", "moved_bytes", "seconds", "homes", "others",
         ]  # fmt: skip
-        decided = json.loads(self._ask(job_calls.Decisions(self.name)))
+        decided = json.loads(bytes(self._ask(job_calls.Decisions(self.name))))
         if not moves:
             return data_frame(decided, columns)
         made = [move for move in self.moves().to_dict("records") if move["across_nodes"]]
@@ -344,8 +344,8 @@ class JobReader(JobMeasures):
         from dask_elastic.control.placement.settings import PlacementSettings
 
         answer = self._ask(job_calls.Evidence(self.name))
-        *before, present = loads(answer.snapshots) or [Snapshot(0.0, (), ())]
-        decisions = json.loads(answer.decisions)
+        *before, present = loads(bytes(answer.snapshots)) or [Snapshot(0.0, (), ())]
+        decisions = json.loads(bytes(answer.decisions))
         settings, placement = ControlSettings(**answer.settings), PlacementSettings(**answer.placement)
         return Evidence(self.name, before, present, settings, decisions, placement)
 
@@ -366,7 +366,7 @@ class JobReader(JobMeasures):
         --------
         dask_elastic.save_snapshots, dask_elastic.replay
         """
-        return loads(self._ask(job_calls.Snapshots(self.name, last)))
+        return loads(bytes(self._ask(job_calls.Snapshots(self.name, last))))
 
     def state(self, operator: str) -> JobState:
         """Return the state of a stateful operator, readable while the job runs and after it has ended.

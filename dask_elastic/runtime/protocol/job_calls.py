@@ -291,14 +291,14 @@ class DeadLetters(Call[tuple[Payload, ...]]):
     operator: str
 
 
-class Decisions(Call[bytes]):
+class Decisions(Call[Payload]):
     """Return the newest decisions about a job as a JSON list, oldest first."""
 
     job: str
     last: int | None = None
 
 
-class Snapshots(Call[bytes]):
+class Snapshots(Call[Payload]):
     """Return the newest snapshots in which a job is as a recording."""
 
     job: str
@@ -315,17 +315,17 @@ class EvidenceAnswer:
         The settings of the loop, whole and other numbers.
     placement : dict of str to object
         The settings of the placement loop.
-    snapshots : bytes
+    snapshots : Payload
         A recording of the newest snapshots in which the job is. The last one is of the present; if the job has ended,
         it is the last one on which the loop decided.
-    decisions : bytes
+    decisions : Payload
         The newest decisions about the job as a JSON list, oldest first.
     """
 
     settings: dict[str, Any]
     placement: dict[str, Any]
-    snapshots: bytes
-    decisions: bytes
+    snapshots: Payload
+    decisions: Payload
 
 
 class Evidence(Call[EvidenceAnswer]):

@@ -18,6 +18,7 @@ from dask_elastic.control.loop import ControlLoop
 from dask_elastic.runtime.config.control_options import ControlOptions
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
+from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.job_status import Status
@@ -390,13 +391,13 @@ class ControlDriver:
         latest = self.history.job(record.name).latest()
         return latest.latency if latest.generation == record.spec.generation else None
 
-    async def decided(self, call: job_calls.Decisions) -> bytes:
+    async def decided(self, call: job_calls.Decisions) -> Payload:
         """Return the newest decisions about a job as a JSON list, oldest first; nodes by their addresses."""
         generation = self.cores.jobs.record(call.job).spec.generation
         known = self.decisions.with_addresses(call.job, generation, call.last)
         return await asyncio.get_running_loop().run_in_executor(None, decisions_text, known)
 
-    async def snapshots(self, call: job_calls.Snapshots) -> bytes:
+    async def snapshots(self, call: job_calls.Snapshots) -> Payload:
         """Return the newest snapshots in which a job is as a recording."""
         generation = self.cores.jobs.record(call.job).spec.generation
         found = self.snapshot_log.of(call.job, generation, call.last)

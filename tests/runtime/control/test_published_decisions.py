@@ -4,7 +4,10 @@ import json
 import tracemalloc
 
 import pytest
+from distributed.protocol import dumps
 
+from dask_elastic.runtime.protocol.calls import answer_codec
+from dask_elastic.runtime.protocol.job_calls import Decisions, Snapshots
 from dask_elastic.runtime.scheduler.control.decision_texts import EVENT_ENTRIES, decision_message, decisions_text
 from dask_elastic.runtime.scheduler.control.published_decisions import KEPT_DECISIONS, PublishedDecisions
 from dask_elastic.vocab.cores.core_change import CoreChange
@@ -47,7 +50,7 @@ def test_event_of_a_decision_with_many_changes_says_how_many_are_left_off(publis
     assert event["homes"] == whole["homes"][:EVENT_ENTRIES]
     assert [*event["wanted"].items()] == [*whole["wanted"].items()][:EVENT_ENTRIES]
     assert {name for name in whole if event[name] != whole[name]} == {"changes", "homes", "wanted"}
-    [told] = json.loads(decisions_text(decisions.with_addresses("job", 1)))
+    [told] = json.loads(bytes(decisions_text(decisions.with_addresses("job", 1))))
     assert len(told["changes"]) == len(told["wanted"]) == EVENT_ENTRIES + 7
 
 
@@ -92,5 +95,13 @@ def test_text_of_decisions_is_copied_once(published):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2.3 * len(text)
-    assert [one["number"] for one in json.loads(text)] == [*range(50)]
+    assert [one["number"] for one in json.loads(bytes(text))] == [*range(50)]
     assert decisions_text([]) == b"[]"
+
+
+@pytest.mark.parametrize("kind", [Decisions, Snapshots])
+def test_answers_with_large_texts_are_sent_uncopied(kind):
+    """Dask would copy bytes into its message, and hold the interpreter lock meanwhile."""
+    text = memoryview(bytes(range(256)) * 4_000)
+    frames = dumps({"answer": answer_codec(kind).encode(text)})
+    assert any(frame is text or getattr(frame, "obj", None) is text.obj for frame in frames)

@@ -121,7 +121,7 @@ def test_moves_are_carried_out_one_after_the_other_with_what_was_expected(bench)
         assert first.reason.endswith(
             "from a to b with 2.9 MiB of state; its rows waited for 12 ms, while the last 0 bytes were sent."
         )
-        shown = await bench.coordinator.controller.decided(Decisions("job", None))
+        shown = bytes(await bench.coordinator.controller.decided(Decisions("job", None)))
         assert b'"strategy": "none"' in shown
 
     bench(test)
@@ -174,7 +174,7 @@ def test_cores_move_where_shards_cost_less_and_the_home_stays(bench):
         assert decision.homes == ()
         [change] = decision.changes
         assert (change.executor, change.before, change.after) == (ExecutorId("op0", 0), {0: 2}, {1: 2})
-        shown = await bench.coordinator.controller.decided(Decisions("job", None))
+        shown = bytes(await bench.coordinator.controller.decided(Decisions("job", None)))
         assert b'"b"' in shown
 
     bench(test)

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from dask_elastic.control.recording import decision_to_dict, dumps
+from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.plan import Decision
 from dask_elastic.vocab.snapshot import Snapshot
@@ -17,7 +18,7 @@ EVENT_ENTRIES = 100
 """With 3,000 executors, a thousand events with all changes took gigabytes of the scheduler's memory."""
 
 
-def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
+def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> Payload:
     """Return decisions as a JSON list; each comes with the addresses of the nodes in the order of its snapshot."""
     pause = ShortTurns()
     parts = [b"["]
@@ -26,13 +27,13 @@ def decisions_text(decisions: Iterable[tuple[Decision, list[str]]]) -> bytes:
             parts += [json.dumps(decision_message(decision, addresses)).encode(), b","]
             pause()
     # In a large job it is hundreds of megabytes: text would be copied with the interpreter lock held, bytes are not.
-    return b"".join([*parts[: max(1, len(parts) - 1)], b"]"])
+    return Payload(b"".join([*parts[: max(1, len(parts) - 1)], b"]"]))
 
 
-def recording_text(snapshots: list[Snapshot]) -> bytes:
+def recording_text(snapshots: list[Snapshot]) -> Payload:
     """Return snapshots as a recording."""
     with responsive():
-        return dumps(snapshots, ShortTurns())
+        return Payload(dumps(snapshots, ShortTurns()))
 
 
 def event_message(decision: Decision, addresses: list[str]) -> dict[str, Any]:
