@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import dask.config
+import numpy as np
 import pytest
 
 from dask_elastic.runtime.client.job_input import seconds_of
@@ -18,6 +19,7 @@ from dask_elastic.vocab.errors import SubmitError
         (Flag(), True, True), (Flag(), "FALSE", False), (Choice(("a", "b")), "b", "b"), (Amount(), "1.5", 1.5),
         (Amount(least=1), 1, 1.0), (Amount(positive=False), -2, -2.0), (Duration(), "50ms", 0.05), (Duration(), 3, 3.0),
         (Duration(positive=False), 0, 0.0), (Size(), "2 KiB", 2048), (Size(), 10.5, 10),
+        (Size(), np.int64(7), 7), (Size(), np.float32(2.5), 2),
     ],
 )  # fmt: skip
 def test_valid_option_value_is_parsed(kind, value, parsed):
@@ -41,6 +43,8 @@ def test_valid_option_value_is_parsed(kind, value, parsed):
         (Duration(), float("nan"), "=nan must be above zero"),
         (Size(), "much", "='much' is not a size such as '32MiB'"),
         (Size(), float("inf"), "=inf is not a size such as '32MiB'"),
+        (Size(), [1], "=[1] is not a size such as '32MiB'"),
+        (Size(), np.bool_(True), f"={np.bool_(True)!r} is not a size such as '32MiB'"),
         (Folder(), "", "='' is neither a path nor a URL"),
         (Folder(), " ", "=' ' is neither a path nor a URL"),
         (Folder(), b"x", "=b'x' is neither a path nor a URL"),

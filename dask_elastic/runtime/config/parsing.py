@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.config
+import numpy as np
 from dask.utils import parse_bytes
 
 from dask_elastic.topology.duration import parse_duration
@@ -105,7 +106,7 @@ class Amount(Kind):
     def parse(self, value: Any) -> float:
         """Return a number."""
         try:
-            if isinstance(value, bool):
+            if isinstance(value, bool | np.bool_):
                 raise TypeError("neither True nor False")
             parsed = self.convert(value)
         except UNPARSED as error:
@@ -140,7 +141,9 @@ class Size(Amount):
 
     def convert(self, value: Any) -> int:
         """Return bytes."""
-        return int(value if isinstance(value, int | float) else parse_bytes(value))
+        if not isinstance(value, str):
+            return int(super().convert(value))
+        return int(parse_bytes(value))
 
 
 class Count(Amount):
