@@ -121,7 +121,8 @@ def within(allowed: Callable[[], float], action: Callable[[], T], storage: str =
     42
     """
     _overdue.check(storage)
-    call, began = _Call(action, storage), time.monotonic()
+    began = time.monotonic()
+    call = _Call(action, storage)
     while not call.done.wait(max(0.0, began + allowed() - time.monotonic())):
         if time.monotonic() - began >= (seconds := allowed()):
             _overdue.add(storage, call)

@@ -91,6 +91,27 @@ def test_large_file_has_more_time(monkeypatch):
     assert deadline.within(lambda: deadline.seconds_for(2_000), gate.wait)
 
 
+def test_deadline_counts_from_before_the_call(monkeypatch):
+    """The thread that waits may continue only long after the call has begun."""
+    now, begun, given_up = [0.0], threading.Event(), threading.Event()
+
+    class Begun(threading.Thread):
+        def start(self):
+            super().start()
+            assert begun.wait(20)
+
+    def hang():
+        now[0] = 100.0
+        begun.set()
+        assert given_up.wait(20), "the deadline passed without an effect"
+
+    monkeypatch.setattr(deadline, "threading", SimpleNamespace(Thread=Begun, Event=threading.Event))
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with pytest.raises(TimeoutError):
+        deadline.within(lambda: 0.05, hang)
+    given_up.set()
+
+
 def test_storage_does_not_answer_for_rows_that_arrive_slowly(tmp_path, monkeypatch):
     monkeypatch.setattr(deadline, "SECONDS", 0.05)
     folder, now, looks, waiting = CheckpointFolder(tmp_path), [0.0], [], threading.current_thread()
