@@ -169,7 +169,7 @@ class Replay(Enum):
 
 
 class Piece(NamedTuple):
-    """The rows `start` to `stop` of a block; `suspect` if a node has died while it processed them.
+    """The rows `start` to `stop` of a block; `suspect` if a node may have died of them.
 
     Replayed rows keep the processing time `taken` of the first run, so that state expires as it did then.
     """

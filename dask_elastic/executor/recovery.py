@@ -128,10 +128,11 @@ class Recovery:
         assert task.pending is not None
         settled = 0
         returned: dict[int, list[Piece]] = {}
-        suspect = sent_in_process(task) if died else None
         for sent in task.pending:
+            # The node may have processed more than it has reported: it may have died of any of these.
+            suspect = died and not sent.settled
             for shard, piece in self._lacking(task, sent, now):
-                returned.setdefault(shard, []).append(piece._replace(suspect=piece.suspect or sent is suspect))
+                returned.setdefault(shard, []).append(piece._replace(suspect=piece.suspect or suspect))
                 if sent.settled or sent.work.replay is Replay.NONE:
                     self.rows += piece.length
                 if sent.settled:

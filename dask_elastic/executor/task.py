@@ -79,8 +79,20 @@ class Task:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further sub-batch may be sent: the window or the pending queue is full."""
-        return self.pending is not None and (len(self.in_flight) >= self.window or not self.pending.has_room)
+        """Whether no further sub-batch may be sent: the window or the pending queue is full, or suspects are alone."""
+        if self.pending is None:
+            return False
+        if not self.pending.has_room:
+            return True
+        return bool(self.in_flight) and (len(self.in_flight) >= self.window or self._has_suspects)
+
+    @property
+    def _has_suspects(self) -> bool:
+        """Whether rows of which another node may have died are next, or in flight, where they are the only ones.
+
+        If the node dies as well, it is certain what it was processing.
+        """
+        return self.queue.begins_with_suspect or next(iter(self.in_flight.values())).is_suspect
 
     @property
     def is_idle(self) -> bool:

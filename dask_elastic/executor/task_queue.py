@@ -77,6 +77,11 @@ class Work:
         return self.replay is Replay.SILENT
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether a node may have died of its rows, which are all suspects or none."""
+        return bool(self.pieces) and self.pieces[0].suspect
+
+    @property
     def nbytes(self) -> int:
         """Size in bytes, from the mean row size of each batch that it has rows of."""
         return int(sum(piece.receipt.row_bytes * piece.length for piece in self.pieces))
@@ -195,6 +200,12 @@ class TaskQueue:
         self._items.appendleft(item)
 
     @property
+    def begins_with_suspect(self) -> bool:
+        """Whether the next item is rows of which a node may have died."""
+        first = self._items[0] if self._items else None
+        return isinstance(first, Piece) and first.suspect
+
+    @property
     def has_control(self) -> bool:
         """Whether the next item is a control record."""
         return bool(self._items) and not isinstance(self._items[0], Piece)
@@ -239,6 +250,8 @@ class TaskQueue:
                 break
             if following.replay is not first.replay or following.taken != first.taken or following.block.record:
                 # The outputs of one batch leave all or not at all, and it has one processing time.
+                break
+            if following.suspect is not first.suspect:
                 break
             if following.block.side != first.block.side or not _may_join(first.receipt, following.receipt):
                 break

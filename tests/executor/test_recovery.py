@@ -386,6 +386,40 @@ def test_rows_of_which_two_nodes_died_raise_poison_batch():
     assert (raised.value.operator, raised.value.batch) == (ME.component, number)
 
 
+def test_every_sub_batch_that_a_dead_node_may_have_processed_is_suspect():
+    """It may have died of the second one before it reported that it had processed the first."""
+    executor = make({NEAR: 1, FAR: 1})
+    far = 1
+    for now, key in enumerate((0, 4)):
+        offer(executor, key)
+        executor.take(0, float(now))
+    install_all(executor, lose(executor, NEAR, died=True))
+    first, _ = executor.take(far)
+    assert executor.take(far) is None, "the next suspect is not sent before the first is known to be processed"
+    settle(executor, far, first)
+    second, _ = executor.take(far)
+    executor.links.cut(FAR)
+    with pytest.raises(PoisonBatch) as raised:
+        executor.handle(events.NodeLeft(FAR, died=True), 2.0)
+    assert raised.value.batch == second
+
+
+def test_suspects_are_sent_when_nothing_else_is_in_flight():
+    """The node may die of them before it reports that it has processed what it was sent before."""
+    executor = make({NEAR: 1, FAR: 1})
+    far = 1
+    [own] = send(executor, far, 1)
+    send(executor, 0, 0)
+    install_all(executor, lose(executor, NEAR, died=True))
+    assert executor.take(far) is None
+    settle(executor, far, own)
+    number, _ = executor.take(far)
+    offer(executor, 5)
+    assert executor.take(far) is None, "ordinary rows wait as well: none may be mistaken for suspects"
+    settle(executor, far, number)
+    assert len(send(executor, far, 1)) == 1
+
+
 def test_rows_processed_at_home_are_no_longer_suspects():
     executor = make({HOME: 1, NEAR: 1})
     send(executor, 1, 1)
