@@ -260,7 +260,9 @@ def test_time_of_a_timer_may_have_every_usual_type(at, seconds):
     assert texts(emitted, "a") == [str(float(seconds))]
 
 
-@pytest.mark.parametrize("at", [None, "noon", float("nan"), float("inf"), 1e30, np.datetime64("NaT"), pd.NaT, True])
+@pytest.mark.parametrize(
+    "at", [None, "noon", float("nan"), float("inf"), 1e30, np.datetime64("NaT", "us"), pd.NaT, True]
+)
 def test_time_that_is_none_is_refused(at):
     @de.per_row
     def process(row, state):

@@ -126,7 +126,7 @@ def test_figure_is_drawn_with_labels_and_legend(figure, tables, tmp_path):
 def test_generated_texts_have_schema_and_skew_of_recording(data_path):
     texts = short_texts(0, 5_000)
     assert texts.schema.equals(SCHEMA)
-    assert (np.diff(texts["arrival_ts"].to_numpy()) >= np.timedelta64(0)).all()
+    assert (np.diff(texts["arrival_ts"].to_numpy()) >= np.timedelta64(0, "us")).all()
     words = pc.utf8_split_whitespace(texts["text"].combine_chunks()).flatten()
     counts = np.sort(pc.value_counts(words).field("counts").to_numpy())[::-1]
     assert 0.13 < counts[:5].sum() / counts.sum() < 0.21

@@ -26,7 +26,7 @@ def test_every_arrival_is_counted_in_its_interval(minutes, interval):
     assert counts.sum() == len(minutes)
     assert counts[0] > 0
     assert counts[-1] > 0
-    assert (start - np.datetime64(0, "s")) % interval == np.timedelta64(0)
+    assert (start - np.datetime64(0, "s")) % interval == np.timedelta64(0, "s")
     for number, count in enumerate(counts[:50]):
         begin = start + number * interval
         assert count == ((times >= begin) & (times < begin + interval)).sum()

@@ -39,7 +39,7 @@ def count(batch, state):
     rows = state.get("rows") + state.grouping.sizes
     first = np.full(len(state), np.datetime64("2100-01-01", "us"))
     np.minimum.at(first, state.ordinals, batch["at"].to_numpy())
-    state.timers.set("close", first + 10 * MINUTE, where=np.isnat(state.timers.get("close")))
+    state.timers.set("close", first + np.timedelta64(10, "m"), where=np.isnat(state.timers.get("close")))
     state.set("rows", rows)
     return batch
 
