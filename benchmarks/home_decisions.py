@@ -30,7 +30,7 @@ from decision import Collections, lateness
 from dask_elastic.control.placement.choices import ALIASES, PLACEMENTS, SPREAD, kind_of_placement
 from dask_elastic.control.placement.loop import PlacementLoop
 from dask_elastic.control.placement.settings import PlacementSettings
-from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, JobSnapshot, NodeSnapshot, Snapshot, SourceHome
 
@@ -90,7 +90,7 @@ class Cluster:
 def decisions(cluster: Cluster, placement: str, periods: int) -> dict[str, Any]:
     """Measure decisions of a placement; its moves are not carried out, so that each plan begins anew."""
     PlacementLoop(PlacementSettings()).decide(cluster.snapshot(0.0, placement))
-    loop, spent, calm, ticks, moves = PlacementLoop(PlacementSettings()), [], [], [], 0
+    loop, spent, calm, ticks, moves = PlacementLoop(PlacementSettings(), pause=ShortTurns()), [], [], [], 0
     # As the control loop does, so that those of a period are not freed by its decision.
     kept: deque[Snapshot] = deque(maxlen=KEPT)
     for second in range(11 * (periods + 1)):
@@ -120,7 +120,7 @@ def decisions(cluster: Cluster, placement: str, periods: int) -> dict[str, Any]:
 
 def event_loop(cluster: Cluster, placement: str, wakes: int) -> dict[str, Any]:
     """Measure the delays of an event loop beside decisions."""
-    loop = PlacementLoop(PlacementSettings())
+    loop = PlacementLoop(PlacementSettings(), pause=ShortTurns())
     kept = cluster.snapshot(0.0, placement)
     loop.decide(kept)
 

@@ -27,7 +27,7 @@ from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.vocab.errors import PlanningError
 
 _METADATA = b"dask_elastic"
-_NAMES = tuple(field.name for field in fields(PlacementProblem))
+_NAMES = tuple(field.name for field in fields(PlacementProblem) if field.name != "pause")
 _REQUIRED = ("load", "current", "bins")
 _RESOURCES = "resources"
 """The number of resources, if loads are lists: without groups, the lists do not show it."""

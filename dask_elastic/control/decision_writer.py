@@ -12,7 +12,7 @@ from dask_elastic.control.keys import ExecutorKey, JobKey, job_key
 from dask_elastic.control.reason import reason
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Portion
-from dask_elastic.planning.cores.turns import in_turns, no_pause
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.cores.change_columns import ChangeColumns
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import Decision, Outlook

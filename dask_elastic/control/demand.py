@@ -41,7 +41,7 @@ from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.model.jackson import Allocation
 from dask_elastic.model.queueing import MOST_SERVERS
-from dask_elastic.planning.cores.turns import no_pause
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.snapshot import JobSnapshot
 
 ENOUGH_OF_BEST = 1.1

@@ -32,7 +32,7 @@ import numpy as np
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.control.overload import overloaded
 from dask_elastic.control.settings import ControlSettings
-from dask_elastic.planning.cores.turns import in_turns, no_pause
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
 

@@ -13,7 +13,7 @@ from dask_elastic.control.guard import ProposedChange
 from dask_elastic.migration.move_work import MOVE_SECONDS
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
-from dask_elastic.planning.cores.turns import in_turns, no_pause
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, NodeSnapshot
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from dask_elastic.control.change_order import ChangeOrder
 from dask_elastic.control.keys import ExecutorKey
 from dask_elastic.control.settings import ControlSettings
-from dask_elastic.planning.cores.turns import no_pause
+from dask_elastic.planning.turns import no_pause
 
 Cores = NDArray[np.int64]
 

@@ -32,7 +32,7 @@ from dask_elastic.control.queues import NO_LIMIT
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.control.sharing import Divider, fair_shares
 from dask_elastic.control.steady_time import SteadyTime
-from dask_elastic.planning.cores.turns import in_turns, no_pause
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.plan import Outlook, Plan
 from dask_elastic.vocab.snapshot import JobSnapshot, Snapshot
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
-from dask_elastic.planning.cores.turns import in_turns, no_pause
+from dask_elastic.planning.turns import in_turns, no_pause
 
 Cores = NDArray[np.int64]
 Amounts = NDArray[np.float64]

@@ -25,7 +25,7 @@ from dask_elastic.control.queues import Amounts, Cores, Queues
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.meters.chi_squared import chi_squared_above
 from dask_elastic.planning.cores.problem import MOST_CORES
-from dask_elastic.planning.cores.turns import no_pause
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_whole
 

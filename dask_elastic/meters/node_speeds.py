@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -63,6 +63,8 @@ class NodeSpeeds:
         The part of what is known that an observation keeps, from 0 to below 1.
     doubt : float
         Weight of the assumption that all nodes are equal, in busy cores.
+    pause : callable
+        Called about every millisecond of work.
 
     Notes
     -----
@@ -78,8 +80,9 @@ class NodeSpeeds:
     {'fast': 2.0, 'slow': 0.5}
     """
 
-    def __init__(self, memory: float = 0.8, doubt: float = 0.5):
+    def __init__(self, memory: float = 0.8, doubt: float = 0.5, pause: Callable[[], None] = lambda: None):
         self.memory = memory
+        self._pause = pause
         self.doubt = doubt
         # Of each operator on each node: the mean logarithm of its rates, weighted. Older periods count less and less.
         self._known = ServedRates.of(())
@@ -100,13 +103,16 @@ class NodeSpeeds:
             rate=np.log(rates.rate[real]),
             weight=rates.weight[real],
         )
+        self._pause()
         old = self._known._replace(weight=self.memory * self._known.weight)
         operators, operator = _merged(old.operators, old.operator, new.operators, new.operator)
         nodes, node = _merged(old.nodes, old.node, new.nodes, new.node)
+        self._pause()
         pairs, pair = np.unique(operator * len(nodes) + node, return_inverse=True)
         weights = np.append(old.weight, new.weight)
         weight: Floats = np.bincount(pair, weights, len(pairs)).astype(np.float64)
         total = np.bincount(pair, weights * np.append(old.rate, new.rate), len(pairs))
+        self._pause()
         kept = weight > _FORGOTTEN
         pairs, weight, total = pairs[kept], weight[kept], total[kept]
         operators, operator = _used(operators, pairs // max(len(nodes), 1))
@@ -126,6 +132,7 @@ class NodeSpeeds:
             return {}
         node_logs = np.zeros(len(nodes))
         for _ in range(_ROUNDS):
+            self._pause()
             bases = _fitted(means - node_logs[node], weights, operator, len(operators), 0.0)
             node_logs = _fitted(means - bases[operator], weights, node, len(nodes), self.doubt)
             node_logs -= node_logs.mean()

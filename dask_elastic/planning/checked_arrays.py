@@ -8,12 +8,14 @@ erratum bears on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import as_array, as_floats, check_total, is_number, is_whole
 
@@ -177,8 +179,8 @@ def mask(name: str, given: ArrayLike | None, count: int) -> Mask:
     return result
 
 
-def matrix(name: str, given: Any, groups: int) -> Any:
-    """Return a sparse matrix of groups × groups.
+def matrix(name: str, given: Any, groups: int, pause: Callable[[], None] = no_pause) -> Any:
+    """Return a sparse matrix of groups × groups; pauses between the passes over its entries.
 
     Raises
     ------
@@ -190,6 +192,7 @@ def matrix(name: str, given: Any, groups: int) -> Any:
     >>> matrix("traffic", [[0, 3], [0, 0]], groups=2).nnz
     1
     """
+    pause()
     try:
         # A complex number would lose its imaginary part without an error.
         values = sp.csr_matrix(given, copy=True).astype(np.float64, casting="same_kind")
@@ -197,9 +200,12 @@ def matrix(name: str, given: Any, groups: int) -> Any:
         raise PlanningError(f"{name} is no matrix of numbers: {error}.") from error
     if values.shape != (groups, groups):
         raise PlanningError(f"{name} has shape {values.shape}: it must be ({groups}, {groups}).")
+    pause()
     numbers(name, values.data)
+    pause()
     values.sum_duplicates()
     values.eliminate_zeros()
+    pause()
     return values
 
 

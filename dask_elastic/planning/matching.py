@@ -5,7 +5,8 @@ Goal
 Heuristic
     None for the pairs that are worth something: an exact matching of the sparse graph. Rows without such a pair take
     the columns that are left, the first of an order with the first of another one. Of few or dense pairs the whole
-    table is solved, where these orders are a small worth of each pair.
+    table is solved, where these orders are a small worth of each pair. SciPy holds Python's lock for milliseconds while
+    it finds the matching of a large sparse graph, so the same one is found here, row by row.
 Not done
     Warm starts: a matching of a thousand rows takes some milliseconds.
 
@@ -17,12 +18,17 @@ edges are the overlaps of intervals, of which there are about as many as nodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
+from dask_elastic.planning.augmentation import least_cost_columns
 from dask_elastic.planning.checked_arrays import Floats, Ints
+from dask_elastic.planning.turns import in_turns, no_pause
 
 SMALL = 1 << 16
 """Tables with fewer cells are solved as a whole."""
@@ -30,9 +36,17 @@ SMALL = 1 << 16
 _SPARSE = 8
 """Others too, unless this many cells are there for each pair that is worth something."""
 
+AT_ONCE = 1 << 20
+"""Sparse matchings with fewer cells are SciPy's, which holds Python's lock for about a millisecond for so many."""
+
 
 def best_columns(
-    row: Ints, column: Ints, worth: Floats, shape: tuple[int, int], order: tuple[Floats, Floats] | None = None
+    row: Ints,
+    column: Ints,
+    worth: Floats,
+    shape: tuple[int, int],
+    order: tuple[Floats, Floats] | None = None,
+    pause: Callable[[], None] = no_pause,
 ) -> tuple[Ints, Floats]:
     """Return a column of its own for each row, so that the pairs are worth most.
 
@@ -47,6 +61,8 @@ def best_columns(
     order : tuple of array of float, optional
         A number for each row and each column, whose product decides between equal matchings: it is small beside what
         pairs are worth. Where the table is large it decides only about rows without a pair.
+    pause : callable
+        Called about every millisecond of work that holds Python's lock.
 
     Returns
     -------
@@ -69,7 +85,8 @@ def best_columns(
         _, chosen = linear_sum_assignment(table + small, maximize=True)
         return chosen.astype(np.int64), table[np.arange(rows), chosen]
     pairs = csr_matrix((worth, (row, column)), shape=shape)
-    chosen, worths = _sparse(pairs)
+    chosen, worths = _sparse(pairs, pause)
+    pause()
     left = np.flatnonzero(chosen < 0)
     free = np.setdiff1d(np.arange(columns), chosen)
     if order is not None:
@@ -79,7 +96,7 @@ def best_columns(
     return chosen, worths
 
 
-def _sparse(pairs: csr_matrix) -> tuple[Ints, Floats]:
+def _sparse(pairs: csr_matrix, pause: Callable[[], None]) -> tuple[Ints, Floats]:
     """Return the column of each row in a matching of most worth, −1 for none, and what the pair is worth."""
     rows, columns = pairs.shape
     pairs.sum_duplicates()
@@ -93,9 +110,25 @@ def _sparse(pairs: csr_matrix) -> tuple[Ints, Floats]:
         ),
         shape=(rows, columns + rows),
     )
-    _, found = min_weight_full_bipartite_matching(filled, maximize=True)
+    pause()
+    found = _stepwise(filled, pause) if rows * (columns + rows) >= AT_ONCE else _at_once(filled)
+    pause()
     chosen = np.where(found < columns, found, -1).astype(np.int64)
     taken = chosen[number] == pairs.indices
     worths = np.zeros(rows)
     worths[number[taken]] = pairs.data[taken]
     return chosen, worths
+
+
+def _at_once(worths: csr_matrix) -> Ints:
+    """Return the column of each row in a full matching of most worth."""
+    found: Ints = min_weight_full_bipartite_matching(worths, maximize=True)[1]
+    return found
+
+
+def _stepwise(worths: csr_matrix, pause: Callable[[], None]) -> Ints:
+    """Return the same, with pauses."""
+    columns, costs = worths.indices.tolist(), (-worths.data).tolist()
+    spans = in_turns(pairwise(worths.indptr.tolist()), pause)
+    rows = [dict(zip(columns[begin:end], costs[begin:end], strict=True)) for begin, end in spans]
+    return np.array(least_cost_columns(rows, worths.shape[1], pause), dtype=np.int64)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 
 
@@ -38,7 +39,10 @@ class GroupTransfer:
 
 
 def mini_migrations(
-    transfers: Iterable[GroupTransfer], most_groups: int, most_bytes: float = math.inf
+    transfers: Iterable[GroupTransfer],
+    most_groups: int,
+    most_bytes: float = math.inf,
+    pause: Callable[[], None] = no_pause,
 ) -> list[list[GroupTransfer]]:
     """Split a migration into a sequence of mini-migrations.
 
@@ -51,6 +55,8 @@ def mini_migrations(
     most_bytes : float
         The most bytes of state that a node sends, and the most that it receives, in one mini-migration; a larger group
         moves nevertheless.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -88,7 +94,8 @@ def mini_migrations(
     for group, count in Counter(one.group for one in given).items():
         if count > 1:
             raise PlanningError(f"group {group} is to move {count} times: each group moves once")
-    minis = _joined(_phases([one for one in given if one.source != one.target]), most_groups, most_bytes)
+    across = [one for one in given if one.source != one.target]
+    minis = _joined(_phases(across, pause), most_groups, most_bytes, pause)
     inside: dict[int, list[GroupTransfer]] = {}
     for one in given:
         if one.source == one.target:
@@ -101,12 +108,15 @@ def mini_migrations(
     return minis
 
 
-def _joined(phases: list[list[GroupTransfer]], most_groups: int, most_bytes: float) -> list[list[GroupTransfer]]:
+def _joined(
+    phases: list[list[GroupTransfer]], most_groups: int, most_bytes: float, pause: Callable[[], None]
+) -> list[list[GroupTransfer]]:
     """Join consecutive phases within the limits of a node."""
     minis: list[list[GroupTransfer]] = []
     links: Counter[tuple[str, int]] = Counter()
     joined = 0
     for phase in phases:
+        pause()
         added = Counter(
             {
                 **{("sends", one.source): one.nbytes for one in phase},
@@ -123,7 +133,7 @@ def _joined(phases: list[list[GroupTransfer]], most_groups: int, most_bytes: flo
     return minis
 
 
-def _phases(transfers: list[GroupTransfer]) -> list[list[GroupTransfer]]:
+def _phases(transfers: list[GroupTransfer], pause: Callable[[], None]) -> list[list[GroupTransfer]]:
     nodes = sorted({node for one in transfers for node in (one.source, one.target)})
     place = {node: number for number, node in enumerate(nodes)}
     waiting: dict[tuple[int, int], deque[GroupTransfer]] = {}
@@ -134,6 +144,7 @@ def _phases(transfers: list[GroupTransfer]) -> list[list[GroupTransfer]]:
         left[pair] += 1
     phases = []
     while left.any():
+        pause()
         pairs = _matching(left)
         phases.append([waiting[pair].popleft() for pair in pairs])
         for pair in pairs:

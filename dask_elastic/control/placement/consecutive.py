@@ -16,7 +16,7 @@ State migration (Ding et al.), Definitions 4.1, 5.1 and 5.4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import comb
 
 import numpy as np
@@ -33,6 +33,7 @@ from dask_elastic.planning.intervals.value_iteration import projected_costs
 from dask_elastic.planning.matching import best_columns
 from dask_elastic.planning.placement.problem import Placement, PlacementProblem
 from dask_elastic.planning.registry import planner
+from dask_elastic.planning.turns import no_pause
 
 MOST_PARTITIONINGS = 20_000
 """Projected costs are computed on the spot for up to so many partitionings."""
@@ -62,6 +63,7 @@ def consecutive_placement(
     Placement
         The homes. Executors that are not placed consecutively yet are placed so, with most state where it is.
     """
+    problem.pause()
     loads = _loads(problem.weight[:own])
     live, current = np.flatnonzero(problem.live), problem.current[:own]
     state = np.where(problem.draining[current], 0.0, problem.state_bytes[:own])
@@ -69,10 +71,11 @@ def consecutive_placement(
     if before is None:
         lengths = balanced_lengths(loads, problem.strength[live])
     else:
-        plan = _plan(placement, loads, state, before, len(live), trace, settings)
+        plan = _plan(placement, loads, state, before, len(live), trace, settings, problem.pause)
         lengths = [int(end - start) for start, end in sorted(plan.intervals.tolist()) if end > start]
     bin = problem.current.copy()
-    bin[:own] = matched(lengths, current, state, live)
+    problem.pause()
+    bin[:own] = matched(lengths, current, state, live, problem.pause)
     return problem.placement(bin)
 
 
@@ -102,7 +105,9 @@ def balanced_lengths(load: Floats, strength: Floats) -> list[int]:
     return [int(count) for count in np.bincount(places, minlength=len(strength))]
 
 
-def matched(lengths: Sequence[int], current: Ints, state: Floats, live: Ints) -> Ints:
+def matched(
+    lengths: Sequence[int], current: Ints, state: Floats, live: Ints, pause: Callable[[], None] = no_pause
+) -> Ints:
     """Return the bin of each group for consecutive intervals, so that most state, then most groups stay.
 
     Parameters
@@ -115,6 +120,8 @@ def matched(lengths: Sequence[int], current: Ints, state: Floats, live: Ints) ->
         The state of each group.
     live : array of int
         The bins that groups may go to.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -130,7 +137,7 @@ def matched(lengths: Sequence[int], current: Ints, state: Floats, live: Ints) ->
     worth = state / (float(state.sum()) or 1.0) + 1e-6 / max(len(state), 1)
     place = np.searchsorted(live, current)
     near = live[np.minimum(place, len(live) - 1)] == current
-    columns, _ = best_columns(interval[near], place[near], worth[near], (len(lengths), len(live)))
+    columns, _ = best_columns(interval[near], place[near], worth[near], (len(lengths), len(live)), pause=pause)
     target = live[columns]
     result: Ints = target[interval]
     return result
@@ -144,29 +151,32 @@ def _plan(
     nodes: int,
     trace: Sequence[int],
     settings: PlacementSettings,
+    pause: Callable[[], None],
 ) -> IntervalPlan:
     matrix = transition_matrix([*trace, nodes])
     kind, name = kind_of_placement(placement), planner_name(placement)
-    tau = _tau(loads, nodes, settings)
+    tau = _tau(loads, nodes, settings, pause)
     if kind == "sequence":
         following = [max(row, key=lambda after: (row[after], -after)) for row in (matrix.get(nodes, {}),) if row]
         counts = [nodes, *following]
-        taus = [tau if count == nodes else _tau(loads, count, settings) for count in counts]
+        taus = [tau if count == nodes else _tau(loads, count, settings, pause) for count in counts]
         if following and all(
-            listable(loads, *step, allow_empty=True, most=MOST_PARTITIONINGS) for step in zip(counts, taus, strict=True)
+            listable(loads, *step, allow_empty=True, most=MOST_PARTITIONINGS, pause=pause)
+            for step in zip(counts, taus, strict=True)
         ):
-            first: IntervalPlan = planner(name).plan(SequenceProblem(loads, state, before, counts, taus))[0]
+            known = SequenceProblem(loads, state, before, counts, taus, pause=pause)
+            first: IntervalPlan = planner(name).plan(known)[0]
             return first
-    problem = IntervalProblem(loads, state, before, nodes, tau)
+    problem = IntervalProblem(loads, state, before, nodes, tau, pause=pause)
     if name == "transition-aware" and nodes in matrix:
         counts = sorted({nodes, *matrix, *(after for row in matrix.values() for after in row)})
         if sum(comb(len(loads) - 1, min(count, len(loads)) - 1) for count in counts) <= MOST_PARTITIONINGS:
-            wide = max(_tau(loads, count, settings) for count in counts)
+            wide = max(_tau(loads, count, settings, pause) for count in counts)
             costs = projected_costs(
-                loads, state, matrix, wide, settings.discount, allow_empty=True, tolerance=_error(state)
+                loads, state, matrix, wide, settings.discount, allow_empty=True, tolerance=_error(state), pause=pause
             )
             aware: IntervalPlan = planner(name, projected=costs).plan(
-                IntervalProblem(loads, state, before, nodes, wide)
+                IntervalProblem(loads, state, before, nodes, wide, pause=pause)
             )
             return aware
     # Without a known change of the number of nodes, the next migration is as good as any other. Where there
@@ -180,9 +190,9 @@ def _error(state: Floats) -> float:
     return max(float(state.sum()), 1.0) * 1e-6
 
 
-def _tau(loads: Floats, nodes: int, settings: PlacementSettings) -> float:
+def _tau(loads: Floats, nodes: int, settings: PlacementSettings, pause: Callable[[], None]) -> float:
     """Return τ, or the least one that consecutive executors can meet: they are few and heavy."""
-    return max(settings.tau, least_tau(loads, nodes) * (1 + SLACK) + SLACK)
+    return max(settings.tau, least_tau(loads, nodes, pause) * (1 + SLACK) + SLACK)
 
 
 def _loads(weight: Floats) -> Floats:

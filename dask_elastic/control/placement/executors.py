@@ -18,7 +18,7 @@ their executor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from dask_elastic.control.placement.measured_loads import MEMORY, NETWORK, PROCE
 from dask_elastic.control.placement.settings import PlacementSettings
 from dask_elastic.planning.new_home import SlotUse
 from dask_elastic.planning.placement.problem import Floats, PlacementProblem
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import LABELLED, HomeMove
@@ -93,6 +94,7 @@ def placed_executors(
     speeds: Mapping[str, float] | None = None,
     history: Sequence[JobLoads] = (),
     held: frozenset[ExecutorId] = frozenset(),
+    pause: Callable[[], None] = no_pause,
 ) -> PlacedExecutors:
     """Return the placement problem of a job.
 
@@ -112,6 +114,8 @@ def placed_executors(
         The job's loads in earlier periods, oldest first.
     held : frozenset of ExecutorId, optional
         Executors of the job that stay, unless their node is retiring; as do those that are pinned.
+    pause : callable
+        Called about every millisecond of work, also by the planner of the problem.
 
     Returns
     -------
@@ -124,25 +128,29 @@ def placed_executors(
         If no node stays.
     """
     speed = speeds or {}
+    pause()
     hosts = {executor.home for one in snapshot.jobs for executor in one.executors}
     nodes = tuple(place for place, node in enumerate(snapshot.nodes) if node.cores > 0 or place in hosts)
     bins = {place: at for at, place in enumerate(nodes)}
     draining = [snapshot.nodes[place].retiring for place in nodes]
     if all(draining):
         raise PlanningError(f"homes of job {job.name!r} cannot be planned: no node stays. Add workers.")
-    own, others = _at_home(job, loads[job_key(job)], snapshot.nodes), _fixed(snapshot, job, loads)
+    own, others = _at_home(job, loads[job_key(job)], snapshot.nodes, pause), _fixed(snapshot, job, loads, pause)
     names, at = own.names + others.names, own.nodes + others.nodes
     needs = np.concatenate([own.needs, others.needs])
     current = np.array([bins[node] for node in at], dtype=np.int64)
     leaves = np.array(draining)[current]
+    pause()
     stay = [one.executor in held or one.pinned for one in job.executors]
     pinned = np.array(stay + [True] * len(others.names), dtype=np.bool_) & ~leaves
+    pause()
     known = all(snapshot.nodes[place].memory > 0 for place in nodes)
     columns = [0, 1, 2] if known else [0, 2]
     factors = np.array([speed.get(snapshot.nodes[place].address, 1.0) for place in nodes])
     table = needs[:, [PROCESSOR, MEMORY, NETWORK]]
     table[:, 0] *= factors[current]
-    capacity = np.array([_capacity(snapshot.nodes[place], speed, settings) for place in nodes], dtype=np.float64)
+    capacities = [_capacity(snapshot.nodes[place], speed, settings) for place in in_turns(nodes, pause)]
+    capacity = np.array(capacities, dtype=np.float64)
     # Each resource in shares of what the nodes have together, since bytes and cores differ by nine orders.
     whole = capacity.sum(axis=0) / 100
     table, capacity = table / whole, capacity / whole
@@ -158,13 +166,15 @@ def placed_executors(
         state_bytes=state,
         capacity=capacity[:, columns],
         draining=draining,
-        traffic=_traffic(names, loads[job_key(job)].traffic_of(own.names)),
+        traffic=_traffic(names, loads[job_key(job)].traffic_of(own.names), pause),
         operator=_numbered([name.component for name in names]),
         history=earlier or None,
         max_moves=settings.max_moves,
         max_cost=max([settings.budget_bytes, *leaving]),
         pinned=pinned,
+        pause=pause,
     )
+    pause()
     return PlacedExecutors(
         job_key(job),
         problem,
@@ -172,7 +182,7 @@ def placed_executors(
         job.executors,
         nodes,
         tuple(snapshot.nodes[place].address for place in nodes),
-        tuple(map(_slots(snapshot).__getitem__, nodes)),
+        tuple(map(_slots(snapshot, pause).__getitem__, nodes)),
         tuple(RESOURCES[column] for column in columns),
         needs[:, ROWS],
         float(whole[0]),
@@ -228,10 +238,12 @@ class _Groups(NamedTuple):
     needs: Floats
 
 
-def _at_home(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> _Groups:
+def _at_home(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot], pause: Callable[[], None]) -> _Groups:
     """Return what the executors of a job need at their homes."""
+    pause()
     names = [one.executor for one in job.executors]
     needs = loads.needs_of(names)
+    pause()
     apart = np.array(_apart(job, nodes), dtype=np.int64)
     needs[apart, PROCESSOR] = needs[apart, ROWS] = 0.0
     return _Groups(names, [one.home for one in job.executors], needs)
@@ -262,19 +274,25 @@ def _tasks(job: JobSnapshot, loads: JobLoads, nodes: Sequence[NodeSnapshot]) -> 
     return _Groups(names, [node for _, node, _ in tasks], needs)
 
 
-def _fixed(snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads]) -> _Groups:
+def _fixed(
+    snapshot: Snapshot, job: JobSnapshot, loads: Mapping[JobKey, JobLoads], pause: Callable[[], None]
+) -> _Groups:
     """Return the sources of a job and the executors of others, except on nodes that are retiring."""
     sources = [ExecutorId(one.component, one.index) for one in job.sources]
     columns = loads[job_key(job)].needs.shape[1]
     parts = [_Groups(sources, [one.node for one in job.sources], np.zeros((len(sources), columns)))]
     for other in snapshot.jobs:
+        pause()
         if other is not job:
-            found = _at_home(other, loads[job_key(other)], snapshot.nodes)
+            found = _at_home(other, loads[job_key(other)], snapshot.nodes, pause)
             parts.append(found._replace(names=[_named(other, name) for name in found.names]))
         parts.append(_tasks(other, loads[job_key(other)], snapshot.nodes))
     names, nodes = (list(chain.from_iterable(part[column] for part in parts)) for column in (0, 1))
+    pause()
     staying = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
     kept = [place for place, node in enumerate(nodes) if node in staying]
+    pause()
+    pause()
     needs = np.concatenate([part.needs for part in parts])
     return _Groups([names[place] for place in kept], [nodes[place] for place in kept], needs[kept])
 
@@ -291,17 +309,17 @@ def _capacity(
     return processor, max(node.memory * settings.memory_share, 1.0), settings.bandwidth
 
 
-def _slots(snapshot: Snapshot) -> list[SlotUse]:
+def _slots(snapshot: Snapshot, pause: Callable[[], None]) -> list[SlotUse]:
     """Return the slots of each node of a snapshot, and the cores that executors have there."""
     held = [0] * len(snapshot.nodes)
     for job in snapshot.jobs:
-        for one in job.executors:
+        for one in in_turns(job.executors, pause):
             for node, count in one.cores.items():
                 held[node] += count
     return [SlotUse(node.cores, taken) for node, taken in zip(snapshot.nodes, held, strict=True)]
 
 
-def _traffic(names: Sequence[ExecutorId], inputs: Sequence[Inputs]) -> coo_matrix:
+def _traffic(names: Sequence[ExecutorId], inputs: Sequence[Inputs], pause: Callable[[], None]) -> coo_matrix:
     """Return the bytes per second from group to group.
 
     Those from groups that are not known, as on nodes that are retiring, are left out.
@@ -312,22 +330,34 @@ def _traffic(names: Sequence[ExecutorId], inputs: Sequence[Inputs]) -> coo_matri
         The groups.
     inputs : sequence of Inputs
         What each of the first groups gets.
+    pause : callable
+        Called about every millisecond of work.
     """
+    pause()
     component = {name: number for number, name in enumerate(dict.fromkeys(name.component for name in names))}
+    pause()
     table = np.full((len(component) + 1, max((name.index for name in names), default=0) + 2), -1, dtype=np.int64)
     table[[component[name.component] for name in names], [name.index for name in names]] = np.arange(len(names))
+    pause()
     # Many executors get rows of the same components in the same order.
     known = {
         components: np.array([component.get(one, len(component)) for one in components], dtype=np.int64)
         for components in {one.components for one in inputs}
     }
     nothing = np.zeros(0, dtype=np.int64)
+    pause()
     number = np.concatenate([nothing, *[known[one.components] for one in inputs]])
+    pause()
     index = np.minimum(np.concatenate([nothing, *[one.indexes for one in inputs]]), table.shape[1] - 1)
+    pause()
     row, rate = table[number, index], np.concatenate([nothing, *[one.rates for one in inputs]])
+    pause()
     column = np.repeat(np.arange(len(inputs)), [len(one.components) for one in inputs])
+    pause()
     real = row >= 0
-    return coo_matrix((rate[real], (row[real], column[real])), shape=(len(names), len(names)))
+    entries = rate[real], (row[real], column[real])
+    pause()
+    return coo_matrix(entries, shape=(len(names), len(names)))
 
 
 def _numbered(names: Sequence[str]) -> list[int]:

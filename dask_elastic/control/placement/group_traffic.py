@@ -16,7 +16,7 @@ ALBIC, section 4.3.2. There, a bin is a node that runs all operators. Here, a bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from scipy.sparse import coo_matrix
 
 from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.group_flow import OTHERS, GroupFlow
 from dask_elastic.vocab.snapshot import ExecutorSnapshot
 
@@ -68,7 +69,11 @@ class NodeTraffic:
             The groups of the operator, with its executors as bins.
         """
         own, bins = problem.groups, problem.bins
-        sent, received = coo_matrix(self.sent[:, self.homes]), coo_matrix(self.received[:, self.homes])
+        problem.pause()
+        sent = coo_matrix(self.sent[:, self.homes])
+        problem.pause()
+        received = coo_matrix(self.received[:, self.homes])
+        problem.pause()
         row = np.concatenate([sent.row, own + received.col])
         column = np.concatenate([own + sent.col, received.row])
         entries = np.concatenate([sent.data, received.data])
@@ -88,7 +93,11 @@ class NodeTraffic:
 
 
 def node_traffic(
-    executors: Sequence[ExecutorSnapshot], operator: str, owners: Mapping[str, Ints], nodes: int
+    executors: Sequence[ExecutorSnapshot],
+    operator: str,
+    owners: Mapping[str, Ints],
+    nodes: int,
+    pause: Callable[[], None] = no_pause,
 ) -> NodeTraffic:
     """Return the traffic of the groups of an operator.
 
@@ -102,6 +111,8 @@ def node_traffic(
         The executor of each group, by operator.
     nodes : int
         The number of nodes.
+    pause : callable
+        Called about every millisecond of work.
 
     Examples
     --------
@@ -121,6 +132,7 @@ def node_traffic(
     groups = len(owners[operator])
     sent, received = np.zeros((groups, nodes)), np.zeros((groups, nodes))
     for one in executors:
+        pause()
         for flow in one.flows:
             # The tables of both operators must be known: what was measured before a restart may be left.
             if flow.operator not in at or one.executor.component not in at:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,6 +40,7 @@ from dask_elastic.migration.strategy import AUTO
 from dask_elastic.planning.mini_migrations import GroupTransfer, mini_migrations
 from dask_elastic.planning.placement.problem import PlacementProblem
 from dask_elastic.planning.placement.quality import load_distance
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.snapshot import ExecutorSnapshot, JobSnapshot, Snapshot
@@ -76,11 +77,11 @@ class _Operator:
         """Whether the planner of the job reads traffic."""
         return Purpose.of(self.job.placement) is Purpose.TRAFFIC
 
-    def traffic(self) -> NodeTraffic | None:
+    def traffic(self, pause: Callable[[], None]) -> NodeTraffic | None:
         """Return the traffic of its groups; None if the planner does not read it."""
         if not self.collocates:
             return None
-        return node_traffic(self.job.executors, self.name, self.owners, len(self.snapshot.nodes))
+        return node_traffic(self.job.executors, self.name, self.owners, len(self.snapshot.nodes), pause)
 
 
 @dataclass
@@ -102,6 +103,8 @@ class GroupPlanning:
     settings : PlacementSettings, optional
         The settings; the defaults if not given. `max_moves` is how many groups a node sends, and gets, in one
         mini-migration.
+    pause : callable
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Attributes
     ----------
@@ -124,8 +127,9 @@ class GroupPlanning:
     (({0: 1, 2: 0},), 0.5, 0.0)
     """
 
-    def __init__(self, settings: PlacementSettings | None = None):
+    def __init__(self, settings: PlacementSettings | None = None, pause: Callable[[], None] = no_pause):
         self.settings = settings or PlacementSettings()
+        self._pause = pause
         self._memories: dict[tuple[JobKey, str], _Memory] = {}
         self._period: list[Snapshot] = []
         self._noted: dict[JobKey, int] = {}
@@ -169,7 +173,7 @@ class GroupPlanning:
             for name in [*placed]:
                 since = self._memory(job_key(job), name).settled_at
                 settled = [snapshot for snapshot in snapshots if snapshot.now >= since]
-                load, nbytes = _mean_loads(settled, job, name, len(placed[name]))
+                load, nbytes = _mean_loads(settled, job, name, len(placed[name]), self._pause)
                 if load is None:
                     continue
                 operator = _Operator(snapshots[-1], job, name, placed, load, nbytes)
@@ -178,6 +182,7 @@ class GroupPlanning:
                 found.append(self._weighed(made, operator, chosen.get(name, PROGRESSIVE)) if planned else made)
                 # The groups of the next operators follow to where these will be.
                 placed = {**placed, name: _after(placed[name], made.moves)}
+                self._pause()
         return tuple(found)
 
     def moved(self, job: JobKey, move: EndedGroupMove) -> None:
@@ -219,9 +224,10 @@ class GroupPlanning:
         memory.history = deque([*memory.history, operator.load], maxlen=settings.windows)
         problem = PlacementProblem(
             operator.load, current, len(operator.executors), state_bytes=operator.nbytes, history=earlier,
-            max_cost=settings.budget_bytes,
+            max_cost=settings.budget_bytes, pause=self._pause,
         )  # fmt: skip
-        traffic = operator.traffic()
+        traffic = operator.traffic(self._pause)
+        self._pause()
         now = _quality(problem, traffic, current)
         head = *job_key(job), operator.name
         if why := self._rest(problem, now, operator, memory):
@@ -252,17 +258,18 @@ class GroupPlanning:
 
     def _mini_migrations(self, operator: _Operator, bin: npt.NDArray[np.int64], moved: Sequence[int]) -> GroupMoves:
         homes = [one.home for one in operator.executors]
+        self._pause()
         transfers = [
             GroupTransfer(
                 group, int(bin[group]), homes[operator.current[group]], homes[bin[group]], int(operator.nbytes[group])
             )
-            for group in moved
+            for group in in_turns(moved, self._pause)
         ]
         settings = self.settings
         # What moves while rows wait takes no longer than the rest of the pause.
         share = self.measured.paused_share(PROGRESSIVE)
         most = settings.handover * settings.transfer / share if share > 0 else math.inf
-        minis = mini_migrations(transfers, settings.max_moves, most)
+        minis = mini_migrations(transfers, settings.max_moves, most, self._pause)
         return tuple({one.group: one.executor for one in mini} for mini in minis)
 
     def _rest(self, problem: PlacementProblem, now: tuple[float, float], operator: _Operator, memory: _Memory) -> str:
@@ -286,6 +293,7 @@ class GroupPlanning:
         share = load / load.sum()
         minis = []
         for move in planned:
+            self._pause()
             groups = [*move]
             # Only rows of groups that leave are processed before: they are first.
             leaving = np.bincount(current[groups], load[groups], len(executors)) / np.maximum(loads, TINY_LOAD)
@@ -337,7 +345,7 @@ def _quality(problem: PlacementProblem, traffic: NodeTraffic | None, bin: npt.ND
 
 
 def _mean_loads(
-    snapshots: Sequence[Snapshot], job: JobSnapshot, operator: str, groups: int
+    snapshots: Sequence[Snapshot], job: JobSnapshot, operator: str, groups: int, pause: Callable[[], None]
 ) -> tuple[Floats | None, Floats]:
     """Return the cores that each group needs, and the bytes of its state; None unless all executors are measured.
 
@@ -350,11 +358,11 @@ def _mean_loads(
             one
             for other in snapshot.jobs
             if job_key(other) == job_key(job)
-            for one in other.executors
+            for one in in_turns(other.executors, pause)
             if one.executor.component == operator
         ]
         load, sizes = np.zeros(groups), np.zeros(groups)
-        for one in parts:
+        for one in in_turns(parts, pause):
             if one.shard_load is None or len(one.shard_load) != groups:
                 break
             load += one.shard_load

@@ -87,6 +87,7 @@ def home_moves(
     """
     rates = rates or MoveRates(settings.handover, settings.transfer)
     left = _in_order(placed, placement.bin)
+    placed.problem.pause()
     for reason in (purpose, Purpose.ORDER):
         choice = _Choice(placed, settings, rates, reason, horizon)
         if reason is Purpose.ORDER and len(left) > ORDERED:
@@ -117,6 +118,7 @@ def _chosen(placement: Placement, choice: _Choice, left: list[int]) -> tuple[lis
     found: list[HomeMove] = []
     by_gain = len(left) <= ORDERED
     while left:
+        choice.placed.problem.pause()
         group = min(left, key=lambda one: order.rank(one, int(placement.bin[one]))) if by_gain else left[0]
         left.remove(group)
         found.append(choice.made(order, group, int(placement.bin[group])))
@@ -197,10 +199,13 @@ class _Order:
         self.rows = np.bincount(self.bin, placed.rows, problem.bins)
         self.taken = np.zeros(problem.bins, dtype=np.int64)
         self.distance = self._distance(self.shares)
+        problem.pause()
         self.neighbours = Neighbours(problem, moving)
+        problem.pause()
 
     def rank(self, group: int, target: int) -> tuple[bool, float, float]:
         """Return the place of a move in the order: from retiring nodes first, then by distance, then by traffic."""
+        self.problem.pause()
         stays = not self.problem.draining[self.bin[group]]
         return stays, self._distance(self._shares(group, target)), -self.more_inside(group, target)
 

@@ -20,7 +20,7 @@ ALBIC, section 4.1 (Algorithm 1) and 3 (capacities inferred at runtime).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -43,6 +43,7 @@ from dask_elastic.control.steady_time import SteadyTime
 from dask_elastic.meters.node_speeds import NodeSpeeds
 from dask_elastic.planning.placement.problem import SLACK, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import collocation, load_distance
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove
@@ -80,6 +81,8 @@ class PlacementLoop:
     placement : str, optional
         The placement for all jobs; if not given, the one that each job names. Jobs with ``"spread"`` are left as they
         are, and so are jobs of other paradigms than the executor-centric one.
+    pause : callable
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Attributes
     ----------
@@ -101,14 +104,20 @@ class PlacementLoop:
     [('count[0]', 0, 1, 1.0)]
     """
 
-    def __init__(self, settings: PlacementSettings | None = None, placement: str | None = None):
+    def __init__(
+        self,
+        settings: PlacementSettings | None = None,
+        placement: str | None = None,
+        pause: Callable[[], None] = no_pause,
+    ):
         self.settings = settings or PlacementSettings()
         self.placement = placement
         self.node_counts: list[int] = []
         self.rates: MoveRates | None = None
-        self._speeds = NodeSpeeds()
+        self._pause = pause
+        self._speeds = NodeSpeeds(pause=pause)
         self._jobs: dict[JobKey, _Memory] = {}
-        self._period = PeriodLoads(self.settings.period)
+        self._period = PeriodLoads(self.settings.period, pause)
         self._time = SteadyTime()
 
     def tick(self, snapshot: Snapshot) -> tuple[PlacementDecision, ...]:
@@ -163,8 +172,8 @@ class PlacementLoop:
 
     def _decisions(self, snapshot: Snapshot, now: float) -> tuple[PlacementDecision, ...]:
         """Return the decisions on a snapshot at its steady time, as made at the time of the clock."""
-        loads, self._period = self._period.means(), PeriodLoads(self.settings.period)
-        self._speeds.observe(served_rates(snapshot))
+        loads, self._period = self._period.means(), PeriodLoads(self.settings.period, self._pause)
+        self._speeds.observe(served_rates(snapshot, self._pause))
         self.node_counts.append(sum(node.cores > 0 and not node.retiring for node in snapshot.nodes))
         del self.node_counts[:-KEPT_COUNTS]
         self._jobs = {key: memory for key, memory in self._jobs.items() if key in loads}
@@ -184,10 +193,11 @@ class PlacementLoop:
             memory = self._jobs.get(job_key(job))
             if memory is None or memory.placement != name:
                 memory = self._jobs[job_key(job)] = self._memory(name, snapshot.now)
-            names, places = [one.executor for one in job.executors], _places(job, snapshot)
+            self._pause()
+            names, places = [one.executor for one in job.executors], _places(job, snapshot, self._pause)
             if names == [*memory.places] and places == [*memory.places.values()]:
                 continue
-            for executor, place in zip(names, places, strict=True):
+            for executor, place in in_turns(zip(names, places, strict=True), self._pause):
                 if memory.places.get(executor, place) != place:
                     memory.moved_at[executor] = memory.since = snapshot.now
                 memory.places[executor] = place
@@ -206,7 +216,7 @@ class PlacementLoop:
         held = frozenset(executor for executor, at in memory.moved_at.items() if at > recent)
         try:
             placed = placed_executors(
-                snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held
+                snapshot, job, loads, self.settings, self._speeds.speeds(), tuple(memory.history), held, self._pause
             )
             seen = placed.problem
             if memory.reported is not None:
@@ -217,6 +227,7 @@ class PlacementLoop:
             memory.worthwhile = 0
             return PlacementDecision(*head, (), f"no plan: {error}")
         problem = placed.problem
+        self._pause()
         chosen = home_moves(
             placed,
             placement,
@@ -227,6 +238,7 @@ class PlacementLoop:
         )
         moves, now = chosen.moves, _quality(problem, problem.current)
         then = _distance(problem, chosen.distance), collocation(problem, chosen.bin)
+        self._pause()
         leaving = {placed.nodes[bin] for bin in np.flatnonzero(problem.draining).tolist()}
         urgent = tuple(move for move in moves if move.source in leaving)
         least = self.settings.least_gain
@@ -242,6 +254,7 @@ class PlacementLoop:
             memory.fruitless = FruitlessPlan.of(seen, placed.addresses, *now)
         made = moves if memory.worthwhile >= self.settings.patience else urgent
         deferred = () if made is moves else tuple(move for move in moves if move.source not in leaving)
+        self._pause()
         held_bins = set(problem.current[: len(placed.executors)].tolist())
         return PlacementDecision(
             *head,
@@ -267,6 +280,7 @@ class PlacementLoop:
         """Return the rates of moves, with the round trips that are measured now."""
         rates = self.rates or MoveRates(self.settings.handover, self.settings.transfer, hop=self.settings.hop)
         hops = [one.hop for job in snapshot.jobs for one in job.executors if one.hop is not None]
+        self._pause()
         return replace(rates, hop=sum(hops) / len(hops)) if hops else rates
 
     def _skips(self, memory: _Memory, placed: PlacedExecutors) -> bool:
@@ -317,10 +331,11 @@ def _distance(problem: PlacementProblem, distance: float) -> float:
     return share if share > SLACK else 0.0
 
 
-def _places(job: JobSnapshot, snapshot: Snapshot) -> list[tuple[str, bool]]:
+def _places(job: JobSnapshot, snapshot: Snapshot, pause: Callable[[], None]) -> list[tuple[str, bool]]:
     """Return the address of the home of each executor, and whether all its cores are elsewhere."""
     addresses = [node.address for node in snapshot.nodes]
-    return [(addresses[one.home], one.home not in one.cores and bool(one.cores)) for one in job.executors]
+    executors = in_turns(job.executors, pause)
+    return [(addresses[one.home], one.home not in one.cores and bool(one.cores)) for one in executors]
 
 
 def _reason(

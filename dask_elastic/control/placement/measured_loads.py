@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy as np
 from dask_elastic.control.keys import JobKey, job_key
 from dask_elastic.meters.node_speeds import ServedRates
 from dask_elastic.planning.checked_arrays import Floats, Ints
+from dask_elastic.planning.turns import in_turns, no_pause
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, Snapshot
+from dask_elastic.vocab.snapshot import ExecutorSnapshot, Inputs, JobSnapshot, Snapshot
 
 LOAD_READINGS, TRAFFIC_READINGS = 9_000, 4_500
 """Measurements of single executors that are read in a period: in large clusters, fewer snapshots are read."""
@@ -85,6 +86,8 @@ class PeriodLoads:
     period : float
         Seconds that the period is expected to last. In large clusters, some of its snapshots are read: the last one,
         and others at equal distances.
+    pause : callable
+        Called about every millisecond of work.
 
     Examples
     --------
@@ -99,8 +102,9 @@ class PeriodLoads:
     (1.0, 1.0)
     """
 
-    def __init__(self, period: float):
+    def __init__(self, period: float, pause: Callable[[], None] = no_pause):
         self._period = period
+        self._pause = pause
         self._snapshots: list[Snapshot] = []
         self._sums: dict[JobKey, _Sums] = {}
         self._read: Snapshot | None = None
@@ -127,17 +131,28 @@ class PeriodLoads:
         executors = max(map(_executors, self._snapshots), default=0) or 1
         for snapshot in _sampled(self._snapshots, min(TRAFFIC_SAMPLES, TRAFFIC_READINGS // executors)):
             for job in snapshot.jobs:
-                self._sums.setdefault(job_key(job), _Sums()).add_traffic(job.executors)
+                self._of(job).add_traffic(job.executors)
         return {key: sums.means() for key, sums in self._sums.items()}
+
+    def _of(self, job: JobSnapshot) -> _Sums:
+        return self._sums.setdefault(job_key(job), _Sums(self._pause))
 
     def _add_up(self, snapshot: Snapshot) -> None:
         self._read = snapshot
         for job in snapshot.jobs:
-            self._sums.setdefault(job_key(job), _Sums()).add(job.executors)
+            self._of(job).add(job.executors)
 
 
-def served_rates(snapshot: Snapshot) -> ServedRates:
-    """Return the service rates of executors that have all their cores at home, as hints at the speed of nodes."""
+def served_rates(snapshot: Snapshot, pause: Callable[[], None] = no_pause) -> ServedRates:
+    """Return the service rates of executors that have all their cores at home, as hints at the speed of nodes.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The executors and nodes.
+    pause : callable
+        Called about every millisecond of work.
+    """
     operators: dict[tuple[str, int, str], int] = {}
     tables = []
     for job in snapshot.jobs:
@@ -148,8 +163,11 @@ def served_rates(snapshot: Snapshot) -> ServedRates:
         }
         rows[0] = [number[one.executor.component] for one in job.executors]
         rows[1] = [one.home for one in job.executors]
+        pause()
         rows[2] = [(one.service_rate or 0.0) if [*one.cores] == [one.home] else 0.0 for one in job.executors]
+        pause()
         rows[3] = busy_cores(job.executors)
+        pause()
         tables.append(rows)
     operator, home, rate, weight = np.concatenate([np.zeros((4, 0)), *tables], axis=1)
     addresses = [node.address for node in snapshot.nodes]
@@ -159,7 +177,8 @@ def served_rates(snapshot: Snapshot) -> ServedRates:
 class _Sums:
     """Sums of the loads of a job's executors over snapshots."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], None]) -> None:
+        self._pause = pause
         self._executors: list[ExecutorId] = []
         self._needs: Floats = np.zeros((0, 5))
         self._snapshots: Floats = np.zeros(0)
@@ -167,6 +186,7 @@ class _Sums:
 
     def add(self, executors: Sequence[ExecutorSnapshot]) -> None:
         """Add those of a snapshot."""
+        self._pause()
         names = [one.executor for one in executors]
         if names != self._executors:
             known = set(self._executors)
@@ -174,15 +194,20 @@ class _Sums:
             fresh = len(self._executors) - len(self._needs)
             self._needs = np.append(self._needs, np.zeros((fresh, 5)), axis=0)
             self._snapshots = np.append(self._snapshots, np.zeros(fresh))
+        self._pause()
         at = JobLoads(self._executors, self._needs, []).places(names)
+        self._pause()
         state = _column([one.state_bytes for one in executors])
         self._snapshots[at] += 1
         rows = _rows(executors)
+        self._pause()
         self._needs[at, PROCESSOR] += _busy(executors, rows)
+        self._pause()
         self._needs[at, ROWS] += rows
         self._needs[at, NETWORK] += _column([one.bytes_in + one.bytes_out for one in executors])
         self._needs[at, MEMORY] = np.maximum(state - _column([one.state_on_disk for one in executors]), 0)
         self._needs[at, STATE] = state
+        self._pause()
 
     def add_traffic(self, executors: Sequence[ExecutorSnapshot]) -> None:
         """Add the traffic of a snapshot."""
@@ -198,12 +223,12 @@ class _Sums:
         """Return the mean traffic to each executor."""
         if len(self._traffic) == 1 and [one.executor for one in self._traffic[0]] == self._executors:
             # So it is in large clusters, where many small objects would have to be made.
-            return [Inputs.of(one.traffic) for one in self._traffic[0]]
+            return [Inputs.of(one.traffic) for one in in_turns(self._traffic[0], self._pause)]
         samples: dict[ExecutorId, list[Inputs]] = {}
         for executors in self._traffic:
-            for one in executors:
+            for one in in_turns(executors, self._pause):
                 samples.setdefault(one.executor, []).append(Inputs.of(one.traffic))
-        return [_mean_traffic(samples.get(executor, [])) for executor in self._executors]
+        return [_mean_traffic(samples.get(executor, [])) for executor in in_turns(self._executors, self._pause)]
 
 
 def _executors(snapshot: Snapshot) -> int:

@@ -28,13 +28,17 @@ class Neighbours:
     """
 
     def __init__(self, problem: PlacementProblem, groups: Ints):
+        self._pause = problem.pause
         pairs = problem.traffic.tocoo()
         asked = np.zeros(problem.groups, dtype=np.bool_)
         asked[groups] = True
         apart = pairs.row != pairs.col
         away, back = apart & asked[pairs.row], apart & asked[pairs.col]
+        problem.pause()
         ends = np.concatenate((pairs.row[away], pairs.col[back]))
+        problem.pause()
         order = np.argsort(ends, kind="stable")
+        problem.pause()
         self._others = np.concatenate((pairs.col[away], pairs.row[back]))[order]
         self._rates = np.concatenate((pairs.data[away], pairs.data[back]))[order]
         self._begins = np.searchsorted(ends[order], np.arange(problem.groups + 1))
@@ -48,6 +52,8 @@ class Neighbours:
         """Return the same of several groups: the place of the group among them, the neighbour, and the rate."""
         begins = self._begins[groups]
         counts = self._begins[groups + 1] - begins
+        self._pause()
         place = np.repeat(np.arange(len(groups)), counts)
         pairs = np.arange(len(place)) + (begins - (np.cumsum(counts) - counts))[place]
+        self._pause()
         return place, self._others[pairs], self._rates[pairs]

@@ -21,6 +21,7 @@ from dask_elastic.control.placement.move_rates import MoveRates
 from dask_elastic.control.placement.neighbours import Neighbours
 from dask_elastic.control.placement.strategies import STRATEGIES, row_seconds, traffic_of
 from dask_elastic.planning.placement.problem import Floats, Ints
+from dask_elastic.planning.turns import in_turns
 from dask_elastic.vocab.plan import HOME, HomeMove, StrategyCost
 
 
@@ -44,27 +45,34 @@ def whole_plan(
     bandwidth : float
         Bytes per second between two nodes.
     """
-    problem, unit = placed.problem, placed.unit
+    problem, unit, pause = placed.problem, placed.unit, placed.problem.pause
     source, target = problem.current[groups], bin[groups]
     executors = [placed.snapshots[group] for group in groups.tolist()]
     steps = _Steps(source, target)
     totals = problem.totals(problem.current)[:, 0]
     busy, rows = problem.loads[groups, 0], placed.rows[groups]
+    pause()
     both_busy = steps.before(totals, busy)
     both_rows = steps.before(np.bincount(problem.current, placed.rows, problem.bins).astype(np.float64), rows)
     old, new = (
         (np.maximum(held * unit, 0.0), problem.capacities[at, 0] * unit, np.maximum(served, 0.0))
         for at, held, served in zip((source, target), both_busy, both_rows, strict=True)
     )
+    pause()
     follows = _follow(placed, steps, np.array([one.cores.get(one.home, 0) for one in executors]))
+    pause()
     saved = _more_inside(placed, groups, source, bin)
+    pause()
     state = np.array([float(one.state_bytes) for one in executors])
     shards = np.array([1 if one.shard_load is None else max(len(one.shard_load), 1) for one in executors])
-    part_pauses = np.array([rates.shard_pause(one) for one in (state / shards).tolist()])
-    pauses = np.zeros(len(groups)), part_pauses, np.array([rates.pause(one) for one in state.tolist()])
+    pause()
+    part_pauses = np.array([rates.shard_pause(one) for one in in_turns((state / shards).tolist(), pause)])
+    pauses = np.zeros(len(groups)), part_pauses, np.array([rates.pause(one) for one in in_turns(state.tolist(), pause)])
     traffic = traffic_of(saved, np.array([one.bytes_in + one.bytes_out for one in executors]), follows)
+    pause()
     waiting = row_seconds(old, new, (busy * unit, rows), pauses, traffic, follows, rates.hop, horizon, bandwidth)
     distances = _distances(placed, steps, groups)
+    pause()
     gains = (distances[:-1] - distances[1:]) / (problem.mean or 1.0)
     costs = zip(*(
         map(StrategyCost, repeat(strategy), *(column.tolist() for column in columns), repeat(strategy == HOME))
@@ -76,9 +84,12 @@ def whole_plan(
     moves = [
         HomeMove(*placed.job, placed.executors[group], left, got, each[-1].moved_bytes, each[-1].pause, gain, kept,
                  each)
-        for group, left, got, gain, kept, each in zip(
-            groups.tolist(), where[source].tolist(), where[target].tolist(), gains.tolist(), saved.tolist(), costs,
-            strict=True,
+        for group, left, got, gain, kept, each in in_turns(
+            zip(
+                groups.tolist(), where[source].tolist(), where[target].tolist(), gains.tolist(), saved.tolist(), costs,
+                strict=True,
+            ),
+            pause,
         )
     ]  # fmt: skip
     return tuple(moves), float(distances[-1])
@@ -121,8 +132,11 @@ def _more_inside(placed: PlacedExecutors, groups: Ints, source: Ints, bin: Ints)
     turn = np.full(len(current), len(groups))
     turn[groups] = np.arange(len(groups))
     place, other, rate = Neighbours(placed.problem, groups).of_all(groups)
+    placed.problem.pause()
     where = np.where(turn[other] < place, bin[other], current[other])
+    placed.problem.pause()
     inside = np.where(where == bin[groups][place], rate, 0.0) - np.where(where == source[place], rate, 0.0)
+    placed.problem.pause()
     return np.bincount(place, inside, len(groups)).astype(np.float64)
 
 
@@ -139,7 +153,7 @@ def _distances(placed: PlacedExecutors, steps: _Steps, groups: Ints) -> Floats:
     queue = [(-value, at) for at, value in enumerate(away)]
     heapify(queue)
     found, bins = [-queue[0][0]], steps.bins.tolist()
-    for at in range(0, len(bins), 2):
+    for at in in_turns(range(0, len(bins), 2), problem.pause):
         for step in (at, at + 1):
             away[bins[step]] = later[step]
             heappush(queue, (-later[step], bins[step]))

@@ -27,7 +27,7 @@ from dask_elastic.planning.cores.columns import CoreColumns, Cores
 from dask_elastic.planning.cores.exact import exact
 from dask_elastic.planning.cores.problem import Amounts, CoreProblem, amounts, counts, indices, keeps, locality
 from dask_elastic.planning.cores.search import CoreSearch
-from dask_elastic.planning.cores.turns import no_pause
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 
 _DOUBLINGS = 40

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, Cores
-from dask_elastic.planning.cores.turns import no_pause
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 from dask_elastic.vocab.numbers import as_array, as_floats, check_total, is_number, is_whole
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.planning.cores.columns import CoreColumns, by_node
 from dask_elastic.planning.cores.problem import CoreProblem
-from dask_elastic.planning.cores.turns import in_turns
+from dask_elastic.planning.turns import in_turns
 
 _NONE, _ELSEWHERE = -2, -1
 """In place of a node: no core; a core on a node that holds no state of the executor."""

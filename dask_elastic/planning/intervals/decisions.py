@@ -16,7 +16,7 @@ least as good a target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.planning.intervals.partitionings import Partitionings, dominated, rounding
+from dask_elastic.planning.turns import no_pause
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +124,13 @@ class Space:
                 done += len(part)
         return np.concatenate(rows)
 
-    def decisions(self, block: int) -> Decisions:
-        """Return the decisions of a block, by its position in `blocks`."""
+    def decisions(self, block: int, pause: Callable[[], None] = no_pause) -> Decisions:
+        """Return the decisions of a block, by its position in `blocks`; pauses about every millisecond of work."""
         nodes, position, begin, end, number = self.blocks[block].tolist()
         sources = self.found[nodes][position].bounds[begin:end]
         pieces = []
         for after, share in self.rows[nodes].items():
-            costs, targets, counts = _targets(self.state, sources, self.found[after])
+            costs, targets, counts = _targets(self.state, sources, self.found[after], pause)
             index = np.arange(number, number + len(sources))
             first = np.cumsum(counts) - counts
             shares = np.full(len(sources), share)
@@ -137,9 +138,12 @@ class Space:
         return Decisions.joined(pieces)
 
 
-def _targets(state: Floats, sources: Ints, found: list[Partitionings]) -> tuple[Floats, Ints, Ints]:
+def _targets(
+    state: Floats, sources: Ints, found: list[Partitionings], pause: Callable[[], None]
+) -> tuple[Floats, Ints, Ints]:
     """Return costs and numbers of the targets that are not dominated, by source, and their count per source."""
-    tables = [part.costs(state, sources) for part in found]
+    tables = [part.costs(state, sources, pause) for part in found]
+    pause()
     worse = [dominated(part, state, table, rounding(state)) for part, table in zip(found, tables, strict=True)]
     costs, keep = np.concatenate(tables).T, ~np.concatenate(worse).T
     target: Ints = np.nonzero(keep)[1].astype(np.int64)

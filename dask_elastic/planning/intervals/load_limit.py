@@ -16,6 +16,7 @@ likely means the factor 1 + τ, so that τ is 0.2.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning.checked_arrays import MOST_BINS, SLACK, Floats, Ints
 from dask_elastic.planning.intervals.plan import checked_numbers
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 from dask_elastic.vocab.numbers import MOST_TOTAL, is_number
 
@@ -131,7 +133,7 @@ def suffice(ends: Ints, count: int) -> bool:
     return bool(position == len(furthest) - 1)
 
 
-def least_tau(load: ArrayLike, nodes: int) -> float:
+def least_tau(load: ArrayLike, nodes: int, pause: Callable[[], None] = no_pause) -> float:
     """Return the least τ that an assignment of intervals can meet.
 
     Parameters
@@ -140,6 +142,8 @@ def least_tau(load: ArrayLike, nodes: int) -> float:
         The load of each task.
     nodes : int
         The number of intervals.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -167,6 +171,7 @@ def least_tau(load: ArrayLike, nodes: int) -> float:
         return 0.0
     low, high = max(mean, float(loads.max())) * (1 - SLACK), float(loads.sum())
     while high - low > SLACK * high:
+        pause()
         middle = (low + high) / 2
         if middle in (low, high):  # adjacent floats, or loads so small that the slack is 0
             break

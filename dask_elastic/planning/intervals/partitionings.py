@@ -17,6 +17,7 @@ empty ones is one of fewer intervals here. The best matching is found interval b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from dask_elastic.planning.checked_arrays import Floats, Ints, Mask
 from dask_elastic.planning.intervals.kept_state import ANY, FREE, KeptState
 from dask_elastic.planning.intervals.load_limit import fewest_intervals, load_limit, reach
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 
 MOST = 2_500_000
@@ -135,7 +137,7 @@ class Partitionings:
                     found.append((same, other[same], task))
         return tuple(found)
 
-    def costs(self, state: Floats, sources: Ints) -> Floats:
+    def costs(self, state: Floats, sources: Ints, pause: Callable[[], None] = no_pause) -> Floats:
         """Return the cost of migrating to each partitioning from others.
 
         Parameters
@@ -144,6 +146,8 @@ class Partitionings:
             The state of each task.
         sources : array of int, sources × (intervals + 1)
             Bounds of the source partitionings, all of the same number of intervals.
+        pause : callable
+            Called between levels.
 
         Returns
         -------
@@ -156,9 +160,11 @@ class Partitionings:
         >>> found.costs(np.array([1.0, 2.0, 4.0]), np.array([[0, 1, 3], [0, 2, 3]])).tolist()
         [[0.0, 2.0], [2.0, 0.0]]
         """
+        pause()
         kept = KeptState.of(state, sources, *self.distinct)
         free = best = np.zeros((1, len(sources)))
         for level, (parent, interval) in enumerate(self.tree, start=1):
+            pause()
             before, at_best = free[parent], best[parent]
             if level < self.count:
                 free = np.maximum(before + kept.free[FREE][interval], at_best + kept.free[ANY][interval])
@@ -208,7 +214,9 @@ def dominated(found: Partitionings, state: Floats, costs: Floats, slack: float) 
     return worse
 
 
-def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> list[Partitionings]:
+def partitionings(
+    load: Floats, nodes: int, tau: float, allow_empty: bool, pause: Callable[[], None] = no_pause
+) -> list[Partitionings]:
     """List the partitionings within the load limit.
 
     Parameters
@@ -221,6 +229,8 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
         How far a node may exceed the mean, as a share of it.
     allow_empty : bool
         Whether nodes may be left without tasks.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -244,16 +254,23 @@ def partitionings(load: Floats, nodes: int, tau: float, allow_empty: bool) -> li
     ends = reach(load, load_limit(load, nodes, tau))
     fewest = fewest_intervals(ends)
     counts = range(min(nodes, len(load)), int(fewest[0]) - 1 if allow_empty else nodes - 1, -1)
-    many = _at_least(ends, counts)
+    many = _at_least(ends, counts, pause)
     if many > MOST:
         raise PlanningError(
             f"{len(load)} tasks have {many:.3g} partitionings for {nodes} nodes with tau {tau!r}: at most "
             f"{MOST:,} can be listed. Give a smaller tau, or fewer tasks or nodes."
         )
-    return [_listed(ends, fewest, count) for count in counts]
+    return [_listed(ends, fewest, count, pause) for count in counts]
 
 
-def listable(load: Floats, nodes: int, tau: float, allow_empty: bool, most: int = MOST) -> bool:
+def listable(
+    load: Floats,
+    nodes: int,
+    tau: float,
+    allow_empty: bool,
+    most: int = MOST,
+    pause: Callable[[], None] = no_pause,
+) -> bool:
     """Return whether `partitionings` can list the partitionings of a problem that has some.
 
     Parameters
@@ -262,6 +279,8 @@ def listable(load: Floats, nodes: int, tau: float, allow_empty: bool, most: int 
         As for `partitionings`.
     most : int
         The most that may be listed.
+    pause : callable
+        Called about every millisecond of work.
 
     Examples
     --------
@@ -270,24 +289,25 @@ def listable(load: Floats, nodes: int, tau: float, allow_empty: bool, most: int 
     """
     ends = reach(load, load_limit(load, nodes, tau))
     least = int(fewest_intervals(ends)[0]) if allow_empty else nodes
-    return _at_least(ends, range(min(nodes, len(load)), least - 1, -1)) <= most
+    return _at_least(ends, range(min(nodes, len(load)), least - 1, -1), pause) <= most
 
 
-def _at_least(ends: Ints, counts: range) -> float:
+def _at_least(ends: Ints, counts: range, pause: Callable[[], None]) -> float:
     """Return the number of partitionings into these numbers of intervals, or a part of it above `MOST`."""
     many = 0.0
     for count in counts:
-        many += _number(ends, count)
+        many += _number(ends, count, pause)
         if many > MOST:
             break
     return many
 
 
-def _number(ends: Ints, count: int) -> float:
+def _number(ends: Ints, count: int, pause: Callable[[], None]) -> float:
     """Return the number of partitionings into `count` intervals; infinite where it is too large for a float."""
     tasks = len(ends) - 1
     ways = np.append(np.zeros(tasks), 1.0)
     for _ in range(count):
+        pause()
         sums = np.append(np.cumsum(ways), 0.0)
         if not math.isfinite(sums[-2]):
             return math.inf
@@ -295,11 +315,12 @@ def _number(ends: Ints, count: int) -> float:
     return float(ways[0])
 
 
-def _listed(ends: Ints, fewest: Ints, count: int) -> Partitionings:
+def _listed(ends: Ints, fewest: Ints, count: int, pause: Callable[[], None]) -> Partitionings:
     """Return the partitionings into `count` intervals, extending each prefix by all intervals that can follow."""
     tasks = len(ends) - 1
     rows = np.zeros((1, 1), dtype=np.int64)
     for left in range(count - 1, -1, -1):
+        pause()
         last = rows[:, -1]
         # Fewer tasks never need more intervals, so the ends that can follow are a range.
         lowest = np.maximum(last + 1, int(np.argmax(fewest <= left)))

@@ -17,6 +17,7 @@ State migration (Ding et al.), sections 4.1 and 4.2. Tasks and nodes are numbere
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.planning.matching import best_columns
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import as_floats, check_total
 
@@ -152,7 +154,7 @@ def kept_state(state: Floats, before: Ints, bounds: Ints) -> Floats:
     return result
 
 
-def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPlan:
+def assign(state: Floats, before: Ints, bounds: Ints, nodes: int, pause: Callable[[], None] = no_pause) -> IntervalPlan:
     """Assign intervals to nodes so that least state moves.
 
     Parameters
@@ -165,6 +167,8 @@ def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPla
         The starts of the intervals, and the end of the last one.
     nodes : int
         The number of nodes wanted, at least the number of intervals.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -190,14 +194,18 @@ def assign(state: Floats, before: Ints, bounds: Ints, nodes: int) -> IntervalPla
     sums = np.append(0.0, np.cumsum(state))
     kept = sums[high] - sums[low]
     worth = kept > 0
-    owner, most = best_columns(row[worth], column[worth], kept[worth], (len(bounds) - 1, rows))
+    pause()
+    owner, most = best_columns(row[worth], column[worth], kept[worth], (len(bounds) - 1, rows), pause=pause)
+    pause()
     owner[most == 0] = -1
     free = np.setdiff1d(np.arange(rows), owner)
     idle = np.flatnonzero(owner < 0)
     tasks = kept_state(np.ones(len(state)), padded[free], bounds)[idle]
+    pause()
     in_use = (padded[free, 0] < padded[free, 1]) / (2.0 * rows)
     parts, places = linear_sum_assignment(tasks + in_use, maximize=True)
     owner[idle[parts]] = free[places]
+    pause()
     intervals = np.zeros((rows, 2), dtype=np.int64)
     intervals[owner] = np.stack([bounds[:-1], bounds[1:]], axis=1)
     return IntervalPlan(intervals, moved_state(state, before, intervals))

@@ -36,7 +36,13 @@ class SingleStep:
     def plan(self, problem: IntervalProblem, seed: int = 0) -> IntervalPlan:
         """Return the assignment of least cost; the seed is ignored."""
         return single_step(
-            problem.load, problem.state_bytes, problem.intervals, problem.nodes, problem.tau, problem.allow_empty
+            problem.load,
+            problem.state_bytes,
+            problem.intervals,
+            problem.nodes,
+            problem.tau,
+            problem.allow_empty,
+            problem.pause,
         )
 
 
@@ -69,7 +75,13 @@ class TransitionAware:
     def plan(self, problem: IntervalProblem, seed: int = 0) -> IntervalPlan:
         """Return the assignment; its cost is that of this step alone. The seed is ignored."""
         return single_step_aware(
-            problem.load, problem.state_bytes, problem.intervals, problem.nodes, problem.tau, self.projected
+            problem.load,
+            problem.state_bytes,
+            problem.intervals,
+            problem.nodes,
+            problem.tau,
+            self.projected,
+            problem.pause,
         )
 
 
@@ -97,4 +109,5 @@ class OptimalSequence:
             problem.nodes_sequence,
             problem.tau,
             problem.allow_empty,
+            problem.pause,
         )

@@ -7,10 +7,12 @@ State migration (Ding et al.), Definitions 4.1 and 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
+
+from dask_elastic.planning.turns import no_pause
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,8 @@ class IntervalProblem:
         How far a node's load may exceed the mean, as a share of it; 0 or more.
     allow_empty : bool
         Whether a node may be left without tasks.
+    pause : callable
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Notes
     -----
@@ -43,6 +47,7 @@ class IntervalProblem:
     nodes: int
     tau: float
     allow_empty: bool = True
+    pause: Callable[[], None] = no_pause
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,8 @@ class SequenceProblem:
         How far a node's load may exceed the mean, as a share of it, for all steps or per step.
     allow_empty : bool
         Whether a node may be left without tasks.
+    pause : callable
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Notes
     -----
@@ -73,3 +80,4 @@ class SequenceProblem:
     nodes_sequence: Sequence[int]
     tau: float | Sequence[float]
     allow_empty: bool = True
+    pause: Callable[[], None] = no_pause

@@ -17,7 +17,7 @@ follow from its own definitions: the optimum of its example is 6, and single ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ from dask_elastic.planning.intervals.plan import (
     checked_tasks,
 )
 from dask_elastic.planning.intervals.single_step import single_step
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import as_array, as_floats
 
@@ -45,6 +46,7 @@ def sequence(
     nodes_sequence: Sequence[int],
     tau: float | Sequence[float],
     allow_empty: bool = True,
+    pause: Callable[[], None] = no_pause,
 ) -> list[IntervalPlan]:
     """Find the assignments of a sequence of migrations that move least state in total.
 
@@ -62,6 +64,8 @@ def sequence(
         How far a node's load may exceed the mean, as a share of it, for all steps or per step.
     allow_empty : bool
         Whether a node may be left without tasks.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -91,12 +95,12 @@ def sequence(
     before = checked_intervals(intervals, len(steps[0].load))
     for number, step in enumerate(steps):
         check_feasible(step.load, step.nodes, step.tau, allow_empty, f"step {number}: ")
-    most = _cost_of_single_steps(steps, before, allow_empty)
+    most = _cost_of_single_steps(steps, before, allow_empty, pause)
     slack = len(steps) * max(rounding(step.state) for step in steps)
     stages = [_Stage([bounds_of(before)[None, :]], [np.zeros(1)])]
     for step, later in zip(steps, [*steps[1:], steps[-1]], strict=True):
-        found = partitionings(step.load, step.nodes, step.tau, allow_empty)
-        stages.append(stages[-1].followed_by(found, step.state, later.state, most, slack))
+        found = partitionings(step.load, step.nodes, step.tau, allow_empty, pause)
+        stages.append(stages[-1].followed_by(found, step.state, later.state, most, slack, pause))
     return _plans(stages, steps, before)
 
 
@@ -118,12 +122,19 @@ class _Stage:
     costs: list[Floats]
 
     def followed_by(
-        self, found: list[Partitionings], state: Floats, later: Floats, most: float, slack: float
+        self,
+        found: list[Partitionings],
+        state: Floats,
+        later: Floats,
+        most: float,
+        slack: float,
+        pause: Callable[[], None],
     ) -> _Stage:
         """Return the next stage: the given partitionings without those that are dropped."""
         bounds, costs = [], []
         for part in found:
-            least = self._least(part, state, most + slack)
+            least = self._least(part, state, most + slack, pause)
+            pause()
             near = np.flatnonzero(least <= most + slack)
             if near.size:
                 within = Partitionings(part.bounds[near])
@@ -132,7 +143,7 @@ class _Stage:
                 costs.append(least[near][keep])
         return _Stage(bounds, costs)
 
-    def _least(self, part: Partitionings, state: Floats, most: float) -> Floats:
+    def _least(self, part: Partitionings, state: Floats, most: float, pause: Callable[[], None]) -> Floats:
         """Return the least cost to reach each partitioning, exact up to a bound."""
         least = np.full(len(part), np.inf)
         size = part.block
@@ -142,7 +153,7 @@ class _Stage:
                 block = order[start : start + size]
                 if costs[block[0]] > most or costs[block[0]] >= least.max():
                     break
-                totals = part.costs(state, bounds[block]) + costs[block]
+                totals = part.costs(state, bounds[block], pause) + costs[block]
                 np.minimum(least, totals.min(axis=1), out=least)
         return least
 
@@ -176,10 +187,10 @@ def _plans(stages: list[_Stage], steps: list[_Step], before: Ints) -> list[Inter
     return plans
 
 
-def _cost_of_single_steps(steps: list[_Step], before: Ints, allow_empty: bool) -> float:
+def _cost_of_single_steps(steps: list[_Step], before: Ints, allow_empty: bool, pause: Callable[[], None]) -> float:
     total = 0.0
     for step in steps:
-        plan = single_step(step.load, step.state, before, step.nodes, step.tau, allow_empty)
+        plan = single_step(step.load, step.state, before, step.nodes, step.tau, allow_empty, pause)
         total, before = total + plan.cost, plan.intervals
     return total
 

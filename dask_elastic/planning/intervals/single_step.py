@@ -19,6 +19,7 @@ of intervals; see `dask_elastic.planning.intervals.kept_state`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ from dask_elastic.planning.intervals.load_limit import (
     reach,
 )
 from dask_elastic.planning.intervals.plan import IntervalPlan, assign, bounds_of, checked_intervals, checked_tasks
+from dask_elastic.planning.turns import no_pause
 
 
 def single_step(
@@ -44,6 +46,7 @@ def single_step(
     nodes: int,
     tau: float,
     allow_empty: bool = True,
+    pause: Callable[[], None] = no_pause,
 ) -> IntervalPlan:
     """Find the assignment of intervals to nodes that moves least state.
 
@@ -61,6 +64,8 @@ def single_step(
         How far a node's load may exceed the mean of n′ nodes, as a share of it, 0 or more.
     allow_empty : bool
         Whether a node may be left without tasks, which can be cheaper.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -92,10 +97,12 @@ def single_step(
     loads, state = checked_tasks(load, state_bytes)
     before = checked_intervals(intervals, len(loads))
     count = checked_nodes(nodes)
+    pause()
     check_feasible(loads, count, checked_tau(tau), allow_empty)
     furthest = reach(loads, load_limit(loads, count, tau))
+    pause()
     steps = _Steps.of(state, bounds_of(before), furthest)
-    return assign(state, before, _best_bounds(steps, furthest, count, allow_empty), count)
+    return assign(state, before, _best_bounds(steps, furthest, count, allow_empty, pause), count, pause)
 
 
 @dataclass(frozen=True)
@@ -124,12 +131,14 @@ class _Steps:
         return cls(start, positions[counts > 0], first[counts > 0], np.stack([kept.free[:, :, 0], kept.any[:, :, 0]]))
 
 
-def _best_bounds(steps: _Steps, furthest: Ints, nodes: int, allow_empty: bool) -> Ints:
+def _best_bounds(steps: _Steps, furthest: Ints, nodes: int, allow_empty: bool, pause: Callable[[], None]) -> Ints:
     """Return the bounds of the intervals that keep most state; empty ones are left out."""
+    pause()
     table = _Table(steps, furthest, nodes)
     for count in range(1, nodes + 1):
+        pause()
         table.fill(count, allow_empty)
-    return _traced(steps, table)
+    return _traced(steps, table, pause)
 
 
 class _Table:
@@ -181,12 +190,13 @@ class _Table:
         return found
 
 
-def _traced(steps: _Steps, table: _Table) -> Ints:
+def _traced(steps: _Steps, table: _Table, pause: Callable[[], None]) -> Ints:
     """Return the bounds that lead to the last value of a table."""
     count, row, end = table.nodes, ANY, table.tasks
     bounds = [end]
     spans = dict(zip(steps.ends.tolist(), itertools.pairwise([*steps.first.tolist(), len(steps.start)]), strict=True))
     while end > 0:
+        pause()
         span = slice(*spans[end])
         options = table.options(count, steps.start[span]) + steps.keeps[row, :, span]
         at = int(options.argmax())

@@ -15,6 +15,8 @@ omits: only then is the decision that of a single step at γ = 0, as section 6 s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -25,6 +27,7 @@ from dask_elastic.planning.intervals.plan import IntervalPlan, assign, bounds_of
 from dask_elastic.planning.intervals.projected_costs import ProjectedCosts
 from dask_elastic.planning.intervals.transition_matrix import transition_matrix
 from dask_elastic.planning.intervals.value_iteration import projected_costs
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import Infeasible, PlanningError
 
 __all__ = ["ProjectedCosts", "projected_costs", "single_step_aware", "transition_matrix"]
@@ -37,6 +40,7 @@ def single_step_aware(
     nodes: int,
     tau: float,
     projected: ProjectedCosts,
+    pause: Callable[[], None] = no_pause,
 ) -> IntervalPlan:
     """Find the assignment with the least cost now plus discounted projected cost.
 
@@ -54,6 +58,8 @@ def single_step_aware(
         How far a node's load may exceed the mean, as a share of it.
     projected : ProjectedCosts
         The projected costs. Empty intervals are allowed if they are allowed there.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -93,10 +99,11 @@ def single_step_aware(
     limit = load_limit(loads, count, tau)
     best: tuple[float, Ints] | None = None
     for group in groups:
+        pause()
         found = _within(group.partitionings, loads, limit)
         if found.size:
             bounds = group.partitionings.bounds[found]
-            now = Partitionings(bounds).costs(state, bounds_of(before)[None, :])[:, 0]
+            now = Partitionings(bounds).costs(state, bounds_of(before)[None, :], pause)[:, 0]
             totals = now + projected.discount * group.costs[found]
             at = int(np.argmin(totals))
             if best is None or totals[at] < best[0]:
@@ -108,7 +115,7 @@ def single_step_aware(
             f"(tau {tau!r}): loads have changed too much. Compute the costs anew, or with a tau above "
             f"{projected.tau!r}.",
         )
-    return assign(state, before, best[1], count)
+    return assign(state, before, best[1], count, pause)
 
 
 def _within(found: Partitionings, load: Floats, limit: float) -> Ints:

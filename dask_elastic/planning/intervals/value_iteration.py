@@ -34,6 +34,7 @@ from dask_elastic.planning.intervals.partitionings import partitionings
 from dask_elastic.planning.intervals.plan import checked_tasks
 from dask_elastic.planning.intervals.projected_costs import ProjectedCosts, ProjectedGroup
 from dask_elastic.planning.intervals.transition_matrix import checked_matrix
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
@@ -76,6 +77,7 @@ class Projection:
         discount: float,
         allow_empty: bool,
         tolerance: float,
+        pause: Callable[[], None] = no_pause,
     ) -> Projection:
         """Check the arguments of `projected_costs`, and list the partitionings."""
         loads, state = checked_tasks(load, state_bytes)
@@ -86,7 +88,7 @@ class Projection:
             raise PlanningError(f"tolerance is {tolerance!r}: give more than 0.")
         for nodes in rows:
             check_feasible(loads, nodes, checked_tau(tau), allow_empty)
-        found = {nodes: partitionings(loads, nodes, tau, allow_empty) for nodes in rows}
+        found = {nodes: partitionings(loads, nodes, tau, allow_empty, pause) for nodes in rows}
         space = Space(state, rows, found)
         return cls(space, len(loads), float(tau), float(discount), allow_empty, float(tolerance))
 
@@ -110,6 +112,7 @@ def projected_costs(
     allow_empty: bool = False,
     tolerance: float = 1e-6,
     progress: Progress | None = None,
+    pause: Callable[[], None] = no_pause,
 ) -> ProjectedCosts:
     """Compute the projected cost of each partitioning.
 
@@ -133,6 +136,8 @@ def projected_costs(
         above 1e10 are rounded by more than a millionth.
     progress : callable, optional
         Called with the number of finished partitionings, and of all.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -159,8 +164,8 @@ def projected_costs(
     >>> round(costs.cost([4]), 6), round(costs.cost([2, 2]), 6)
     (4.0, 4.0)
     """
-    projection = Projection.of(load, state_bytes, matrix, tau, discount, allow_empty, tolerance)
-    found = projection.solved(_LocalChain.of(projection.space, progress))
+    projection = Projection.of(load, state_bytes, matrix, tau, discount, allow_empty, tolerance, pause)
+    found = projection.solved(_LocalChain.of(projection.space, progress, pause))
     if progress is not None:
         progress(len(found), len(found))
     return found
@@ -172,20 +177,23 @@ class _LocalChain:
 
     states: int
     decisions: Decisions
+    pause: Callable[[], None]
 
     @classmethod
-    def of(cls, space: Space, progress: Progress | None) -> _LocalChain:
+    def of(cls, space: Space, progress: Progress | None, pause: Callable[[], None]) -> _LocalChain:
         pieces = []
         for block, end in enumerate((space.blocks[:, 4] + space.blocks[:, 3] - space.blocks[:, 2]).tolist()):
-            pieces.append(space.decisions(block))
+            pieces.append(space.decisions(block, pause))
             if progress is not None and end < space.states:
                 progress(end, space.states)
-        return cls(space.states, Decisions.joined(pieces))
+        return cls(space.states, Decisions.joined(pieces), pause)
 
     def renewed(self, values: Floats, discount: float) -> Floats:
+        self.pause()
         return self.decisions.renewed(values, discount, 0, self.states)
 
     def chosen(self, values: NDArray[Any], discount: float) -> tuple[NDArray[Any], Policy]:
+        self.pause()
         return self.decisions.chosen(values, discount, 0, self.states)
 
 

@@ -123,6 +123,7 @@ class Albic:
         together, apart = divided(problem, counting.traffic)
         most, seconds = 0.0 if self._beyond_budget(problem) else self.max_part, self.time_limit
         while True:
+            problem.pause()
             last = most <= 0
             label = np.arange(problem.groups) if last else parts(problem, together, most, seed)
             whole = contracted(problem, label)
@@ -160,7 +161,9 @@ class Albic:
         """Return the problem with the parts of one more pair pinned to one bin (step 3); None if no pair gains."""
         if not len(apart):
             return None
+        whole.pause()
         sent = np.asarray(counting.traffic[apart[:, 0], apart[:, 1]]).ravel()
+        whole.pause()
         order = np.lexsort((np.random.default_rng(seed).random(len(apart)), -sent))
         now = collocation(counting, counting.current)
         tried: set[tuple[int, int]] = set()
@@ -169,6 +172,7 @@ class Albic:
                 if len(tried) == self.pair_limit:
                     break
                 tried.add((first, second))
+                whole.pause()
                 pinned = self._pin(whole, label, first, second)
                 # Collocating two parts may separate them from others.
                 if pinned is not None and collocation(counting, pinned.current[label]) > now:

@@ -17,6 +17,7 @@ ALBIC, sections 2.1 and 5.4.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,7 @@ from dask_elastic.planning.checked_arrays import Floats, Ints, Mask
 from dask_elastic.planning.extras import require
 from dask_elastic.planning.placement.graph_partition import UNEVEN, units
 from dask_elastic.planning.placement.metis import THOROUGH, Graph, cut
+from dask_elastic.planning.turns import no_pause
 
 FEW = 10
 """Parts of up to so many groups are cut by trying all cuts."""
@@ -55,6 +57,8 @@ class Bisection:
         The weight of each group.
     seed : int
         The partitioner's seed.
+    pause : callable
+        Called about every millisecond of work.
 
     Attributes
     ----------
@@ -68,22 +72,26 @@ class Bisection:
     [1, 0, 1, 1, 0]
     """
 
-    def __init__(self, traffic: Any, weight: Floats, seed: int):
+    def __init__(self, traffic: Any, weight: Floats, seed: int, pause: Callable[[], None] = no_pause):
         # Whether it is missing does not depend on the size of the problem.
         require("pymetis", "graph partitioning")
         self.cuts = 0
         self._weight = weight
         self._seed = seed
+        self._pause = pause
         self._row = self._column = np.zeros(0, dtype=np.int64)
         self._rate = np.zeros(0)
         if traffic is not None:
+            pause()
             graph = (traffic + traffic.T).tocsr()
+            pause()
             row = np.repeat(np.arange(len(weight)), np.diff(graph.indptr))
             real = (row != graph.indices) & (graph.data != 0)
             self._row, self._column, self._rate = row[real], graph.indices[real].astype(np.int64), graph.data[real]
 
     def keep(self, part: Ints) -> None:
         """Forget the edges between parts, given the part of each group."""
+        self._pause()
         inside = part[self._row] == part[self._column]
         self._row, self._column, self._rate = self._row[inside], self._column[inside], self._rate[inside]
 
@@ -109,14 +117,19 @@ class Bisection:
         owner = np.full(len(self._weight), -1, dtype=np.int64)
         place = np.zeros(len(self._weight), dtype=np.int64)
         owner[members], place[members] = part, np.arange(len(members)) - begins[part]
+        self._pause()
         at = owner[self._row]
         inside = np.flatnonzero((at >= 0) & (at == owner[self._column]))
         inside = inside[np.argsort(at[inside], kind="stable")]
+        self._pause()
         at, row, column = at[inside], place[self._row[inside]], place[self._column[inside]]
+        self._pause()
         rate, weight = units(self._rate[inside], at, parts), units(self._weight[members], part, parts)
+        self._pause()
         piece = np.zeros(len(members), dtype=np.int64)
         few = np.flatnonzero(sizes[at] <= FEW)
         for size in np.unique(sizes[sizes <= FEW]).tolist():
+            self._pause()
             some = np.flatnonzero(sizes == size)
             number = np.full(parts, -1, dtype=np.int64)
             number[some] = np.arange(len(some))
@@ -124,9 +137,11 @@ class Bisection:
             table = np.zeros((len(some), size, size))
             table[number[at[own]], row[own], column[own]] = rate[own]
             groups = begins[some][:, None] + np.arange(size)
+            self._pause()
             piece[groups] = _best_halves(table, weight[groups].astype(np.float64))
         edges = np.searchsorted(at, np.arange(parts + 1))
         for one in np.flatnonzero(sizes > FEW).tolist():
+            self._pause()
             edge, group = slice(edges[one], edges[one + 1]), slice(begins[one], begins[one] + sizes[one])
             starts = np.searchsorted(row[edge], np.arange(sizes[one] + 1))
             piece[group] = self._cut(Graph(starts, column[edge], weight[group], rate[edge]), 1 << int(levels[one]))

@@ -51,9 +51,11 @@ def validate(problem: PlacementProblem, placement: Placement) -> None:
     ...
     dask_elastic.vocab.errors.InvalidPlan: group 1 goes from bin 0 to bin 1, which is draining.
     """
+    problem.pause()
     _check_bins(problem, placement.bin)
     _check_budget(problem, placement)
     _check_capacity(problem, placement.bin)
+    problem.pause()
 
 
 def approach(problem: PlacementProblem, wanted: Ints, order: Sequence[int] | Ints | None = None) -> Ints:

@@ -80,13 +80,14 @@ class Cola:
         best, key = draft.bin.copy(), self.objective(problem, draft.bin)
         draft.drain()
         for bin in (draft.bin, approach(problem, self._from_scratch(problem, seed))):
+            problem.pause()
             found = self.objective(problem, bin)
             if better(found, key):
                 best, key = bin, found
         return best
 
     def _from_scratch(self, problem: PlacementProblem, seed: int) -> Ints:
-        splits = Splits(problem.traffic, problem.weight, seed)
+        splits = Splits(problem.traffic, problem.weight, seed, problem.pause)
         most = (1 + self.max_distance) * problem.mean * (1 + SLACK)
         count = min(int(problem.live.sum()), problem.groups)
         while True:
@@ -111,7 +112,9 @@ def _drawn(problem: PlacementProblem, label: Ints) -> Floats | None:
     fixed = np.flatnonzero(problem.pinned & problem.placed)
     if problem.traffic is None or not len(fixed):
         return None
+    problem.pause()
     both = (problem.traffic + problem.traffic.T).tocsc()[:, fixed].tocoo()
+    problem.pause()
     drawn = np.zeros((int(label.max()) + 1, problem.bins))
     np.add.at(drawn, (label[both.row], problem.current[fixed][both.col]), both.data)
     whole = float(drawn.sum())

@@ -92,8 +92,11 @@ def ring(problem: PlacementProblem, replicas: int, seed: int) -> Ints:
     points = np.maximum(np.rint(parts[live]), 1).astype(np.int64)
     owner = np.repeat(live, points)
     copy = np.arange(len(owner)) - np.repeat(np.cumsum(points) - points, points)
+    problem.pause()
     at = hashed(hashed(owner, 2 * seed), copy)
+    problem.pause()
     order = np.argsort(at, kind="stable")
+    problem.pause()
     found = np.searchsorted(at[order], hashed(np.arange(problem.groups), 2 * seed + 1))
     result: Ints = owner[order][found % len(owner)]
     return result

@@ -17,18 +17,21 @@ ELB/CLB, section 4 (Algorithm 2); errata are named in `dask_elastic.planning.pla
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 
 import numpy as np
 
 from dask_elastic.planning.checked_arrays import Floats, Ints, Mask
+from dask_elastic.planning.turns import in_turns, no_pause
 
 _BLOCK = 256
 """Groups that are compared with all others of their set at a time."""
 
 
-def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> Ints:
+def split(
+    series: Floats, sets: int, threshold: float, exact: bool = False, pause: Callable[[], None] = no_pause
+) -> Ints:
     """Split groups into sets so that correlated groups are separated.
 
     Parameters
@@ -41,6 +44,8 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
         The correlation from which a group leaves the set of the chosen group.
     exact : bool
         Use products in place of covariances; then the most related leave, up to half of the load of their set.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -62,8 +67,10 @@ def split(series: Floats, sets: int, threshold: float, exact: bool = False) -> I
     if not len(label):
         return label
     count = min(sets, len(label))
-    splitter = Splitter(Relations(series if exact else series - series.mean(axis=0), series, threshold), exact)
-    for made in range(1, count):
+    pause()
+    relations = Relations(series if exact else series - series.mean(axis=0), series, threshold, pause)
+    splitter = Splitter(relations, exact)
+    for made in in_turns(range(1, count), pause):
         label[splitter.next(count - made)] = made
     return label
 
@@ -86,7 +93,7 @@ class Splitter:
 
     def __init__(self, relations: Relations, exact: bool):
         self.rounds = 0
-        self._relations, self._exact = relations, exact
+        self._relations, self._exact, self._pause = relations, exact, relations.pause
         # By number: the members of each set in ascending order, its most related group, and the sets it was split into.
         self._members: list[Ints] = []
         self._chosen: list[int] = []
@@ -125,11 +132,13 @@ class Splitter:
         """Split some sets together."""
         self.rounds += 1
         relations, size = self._relations, self._relations.size
+        self._pause()
         members = np.concatenate([self._members[number] for number in numbers])
         lengths = np.array([len(self._members[number]) for number in numbers])
         part = np.repeat(np.arange(len(numbers)), lengths)
         chosen = np.array([self._chosen[number] for number in numbers])
         begins = np.cumsum(lengths) - lengths
+        self._pause()
         similarity, leaving = relations.to_one(members, chosen[part])
         alone = ~np.logical_or.reduceat(leaving, begins)
         if self._exact:
@@ -138,6 +147,7 @@ class Splitter:
             # No group is related to the chosen one: the largest other one leaves.
             order = np.lexsort((-size[members], members == chosen[part], part))
             leaving[order[begins[alone]]] = True
+        self._pause()
         order = np.lexsort((leaving, part))
         left = np.add.reduceat(leaving.astype(np.int64), begins)
         starts = np.stack([begins, begins + lengths - left], axis=1).ravel()
@@ -151,7 +161,8 @@ class Splitter:
         size = self._relations.size[members]
         order = np.lexsort((-size, -np.round(similarity, 9), ~leaving, part))
         sums = np.where(leaving, size, 0.0)[order]
-        sums = np.concatenate([np.cumsum(one) for one in np.split(sums, begins[1:])])
+        self._pause()
+        sums = np.concatenate([np.cumsum(one) for one in in_turns(np.split(sums, begins[1:]), self._pause)])
         fits = sums <= np.add.reduceat(size, begins)[part] / 2
         fits[begins] = True
         some = np.zeros_like(leaving)
@@ -161,7 +172,9 @@ class Splitter:
     def _entries(self, members: Ints, starts: Ints) -> Iterator[tuple[float, float, float, int, int]]:
         """Add sets; yield the entry in the queue of each that has several groups."""
         size = self._relations.size
+        self._pause()
         parts = np.split(members, starts[1:])
+        self._pause()
         lengths = np.array([len(part) for part in parts])
         part = np.repeat(np.arange(len(parts)), lengths)
         contribution = self._relations.contributions(members, parts, starts)
@@ -169,14 +182,17 @@ class Splitter:
         most = np.maximum.reduceat(contribution, starts)
         # Two groups that are related only to each other contribute the same up to rounding.
         share = np.round(contribution / np.where(most > 0, most, 1.0)[part], 9)
+        self._pause()
         best = members[np.lexsort((members, size[members], -share, part))[starts]]
+        self._pause()
         first = len(self._members)
         self._members += parts
         self._chosen += best.tolist()
         several = np.flatnonzero(lengths > 1)
-        for at, value, weight, group in zip(
+        entries = zip(
             several.tolist(), most[several].tolist(), load[several].tolist(), best[several].tolist(), strict=True
-        ):
+        )
+        for at, value, weight, group in in_turns(entries, self._pause):
             yield -float(f"{value:.9e}"), -weight, float(size[group]), group, first + at
 
 
@@ -191,6 +207,8 @@ class Relations:
         The loads.
     threshold : float
         The correlation from which groups are related.
+    pause : callable
+        Called about every millisecond of work.
 
     Attributes
     ----------
@@ -200,7 +218,8 @@ class Relations:
         Pairs of groups that were compared so far, to sum their products.
     """
 
-    def __init__(self, centred: Floats, series: Floats, threshold: float):
+    def __init__(self, centred: Floats, series: Floats, threshold: float, pause: Callable[[], None] = no_pause):
+        self.pause = pause
         self.size: Floats = series.sum(axis=0)
         self.compared = 0
         self._threshold = threshold
@@ -234,9 +253,12 @@ class Relations:
         """
         near = self._near[members]
         vectors = np.where(near[:, None], self._vectors[members], 0.0)
+        self.pause()
         sums = np.repeat(np.add.reduceat(vectors, starts), [len(part) for part in parts], axis=0)
         found: Floats = np.einsum("gw,gw->g", vectors, sums - vectors)
+        self.pause()
         for at in np.flatnonzero(~np.logical_and.reduceat(near, starts)).tolist():
+            self.pause()
             if len(parts[at]) > 1:
                 self._compare(parts[at], found[starts[at] : starts[at] + len(parts[at])])
         return found
@@ -249,10 +271,14 @@ class Relations:
         self.compared += len(apart) * len(part)
         for start in range(0, len(apart), _BLOCK):
             some = apart[start : start + _BLOCK]
+            self.pause()
             similarity = units[some] @ units.T
             similarity[np.arange(len(some)), some] = 0.0
+            self.pause()
             similarity *= similarity >= self._threshold
+            self.pause()
             found[some] += scale[some] * (similarity @ scale)
+            self.pause()
             found[near] += scale[near] * (scale[some] @ similarity[:, near])
 
     def _all_related(self) -> Mask:

@@ -83,6 +83,7 @@ class Correlation:
 
     def objective(self, problem: PlacementProblem, bin: Ints, seed: int = 0) -> tuple[float, ...]:
         """Return what is minimised: load left to drain, and the sum over windows of the loads' variance."""
+        problem.pause()
         series = self._series(problem)
         strength, there = problem.strength[problem.live], bin >= 0
         place = np.arange(len(series))[:, None] * problem.bins + bin[there]
@@ -98,7 +99,8 @@ class Correlation:
     def _once(self, problem: PlacementProblem) -> Ints:
         bin = Draft(problem).bin
         key = self.objective(problem, bin)
-        label = split(self._series(problem), int(problem.live.sum()), self.threshold, self.weights == "exact")
+        series, exact = self._series(problem), self.weights == "exact"
+        label = split(series, int(problem.live.sum()), self.threshold, exact, problem.pause)
         while True:
             wanted = match(problem, label, bin)
             best = None
@@ -162,6 +164,7 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints, drawn: Floats | Non
     >>> match(problem, np.array([1, 0, 1]), problem.current).tolist()
     [0, 1, 0]
     """
+    problem.pause()
     live = np.flatnonzero(problem.live)
     whole = float(problem.state_bytes.sum()) or 1.0
     worth = problem.state_bytes / whole + 1e-5 / max(problem.groups, 1)
@@ -176,6 +179,6 @@ def match(problem: PlacementProblem, label: Ints, bin: Ints, drawn: Floats | Non
     load = np.bincount(label[there], problem.weight[there], sets) / (float(problem.weight.sum()) or 1.0)
     room = problem.strength / problem.strength.sum() - 0.01 * problem.shares(bin) / (problem.mean or 1.0)
     order = 1e-8 / max(problem.groups, 1) * load, room[live]
-    target = live[best_columns(row, column, kept, (sets, len(live)), order)[0]]
+    target = live[best_columns(row, column, kept, (sets, len(live)), order, problem.pause)[0]]
     result: Ints = target[label]
     return result

@@ -64,6 +64,7 @@ def looked_at(draft: Draft) -> int:
 def _step(draft: Draft, worst: int, distance: float) -> bool:
     """Make the exchange with another bin that leaves the two nearest to the mean, if it improves on `distance`."""
     problem = draft.problem
+    problem.pause()
     inside = np.flatnonzero((draft.bin == worst) & ~problem.pinned)
     others, outside = _partners(draft, worst, len(inside))
     # A move out exchanges a group for nothing at a bin, a move in nothing for a group.
@@ -75,6 +76,7 @@ def _step(draft: Draft, worst: int, distance: float) -> bool:
     value[:-1, problem.draining[partner]] = np.inf
     value[-1, len(outside) :] = np.inf
     noise = 1e-9 * problem.mean
+    problem.pause()
     candidates = np.argwhere(value < distance - noise)
     ranked = candidates[np.argsort(value[tuple(candidates.T)], kind="stable")]
     for row, column in ranked[:50].tolist():

@@ -9,6 +9,7 @@ import numpy as np
 
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints, Mask
 from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.turns import in_turns
 
 _FEW = 16
 """Up to so many groups are looked at one by one."""
@@ -26,6 +27,7 @@ class Draft:
     """
 
     def __init__(self, problem: PlacementProblem, wanted: Ints | None = None):
+        problem.pause()
         self.problem = problem
         self.bin: Ints = problem.current.copy()
         self.totals = problem.totals(self.bin)
@@ -35,6 +37,7 @@ class Draft:
         self._max_cost = math.inf if problem.max_cost is None else problem.max_cost * (1 + SLACK)
         homeless = np.flatnonzero(self.bin < 0)
         for group in homeless[np.argsort(-problem.weight[homeless], kind="stable")].tolist():
+            problem.pause()
             self._place(group, -1 if wanted is None else int(wanted[group]))
 
     @property
@@ -82,6 +85,7 @@ class Draft:
         """
         at, width = 0, 1
         while at < len(groups):
+            self.problem.pause()
             part = groups[at : at + width]
             place = self._first_allowed(part, wanted[part])
             if place == len(part):
@@ -127,7 +131,7 @@ class Draft:
 
     def take(self, bin: Ints) -> None:
         """Move all groups to these bins without checks."""
-        for group in np.flatnonzero(self.bin != bin).tolist():
+        for group in in_turns(np.flatnonzero(self.bin != bin).tolist(), self.problem.pause):
             self.move(group, int(bin[group]))
 
     def least(self, group: int, among: Mask) -> int:
@@ -141,6 +145,7 @@ class Draft:
         problem = self.problem
         stranded = np.flatnonzero(problem.draining[self.bin])
         for group in stranded[np.argsort(-problem.weight[stranded], kind="stable")].tolist():
+            problem.pause()
             room = self.room(group)
             if room.any() and self.affords(np.array([group]))[0]:
                 self.move(group, self.least(group, room))

@@ -26,6 +26,7 @@ from dask_elastic.planning.placement.check import approach
 from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Mask, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import better, variance
+from dask_elastic.planning.turns import in_turns
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_number
 
@@ -113,6 +114,7 @@ class Eager:
 
     def _round(self, problem: PlacementProblem, bin: Ints) -> tuple[Ints, Ints]:
         """Return the wanted bin of each group, and the groups that move, largest first."""
+        problem.pause()
         lower, upper = self._range(problem)
         shares, live = problem.shares(bin), problem.live
         stranded = np.flatnonzero(problem.draining[bin] & ~problem.pinned)
@@ -136,7 +138,8 @@ def _leaving(problem: PlacementProblem, bin: Ints, shares: Floats, over: Mask, m
     excess = dict(enumerate((shares - problem.mean).tolist()))
     leaving = []
     sources = bin[groups[order]].tolist()
-    for group, source, size in zip(groups[order].tolist(), sources, sizes[order].tolist(), strict=True):
+    queue = zip(groups[order].tolist(), sources, sizes[order].tolist(), strict=True)
+    for group, source, size in in_turns(queue, problem.pause):
         if size <= excess[source] * (1 + SLACK):
             leaving.append(group)
             excess[source] -= size
@@ -150,6 +153,7 @@ def _first_fit(problem: PlacementProblem, bin: Ints, queue: Ints, upper: float) 
     shares = problem.shares(wanted)
     under = problem.live & (shares <= problem.mean * (1 + SLACK))
     for group in queue.tolist():
+        problem.pause()
         after = shares + problem.weight[group] / problem.strength
         for among in (under & (after <= upper * (1 + SLACK)), under, problem.live):
             if among.any():

@@ -24,6 +24,7 @@ import numpy as np
 from dask_elastic.planning.placement.draft import Draft
 from dask_elastic.planning.placement.problem import SLACK, Floats, Ints, Placement, PlacementProblem
 from dask_elastic.planning.placement.quality import variance
+from dask_elastic.planning.turns import in_turns
 from dask_elastic.vocab.errors import PlanningError
 from dask_elastic.vocab.numbers import is_whole
 
@@ -88,6 +89,7 @@ def one_pass(draft: Draft) -> bool:
         Whether the variance is lower now.
     """
     problem = draft.problem
+    problem.pause()
     live, shares = np.flatnonzero(problem.live), draft.shares
     # Among bins of equal load, such as empty ones, the strongest count as least loaded.
     order = live[np.lexsort((problem.strength[live], -shares[live]))]
@@ -103,7 +105,9 @@ def one_pass(draft: Draft) -> bool:
     source = draft.bin[groups]
     groups = groups[np.lexsort((groups, -problem.weight[groups], place[source]))]
     ends = np.flatnonzero(np.diff(draft.bin[groups])) + 1
-    return sum(_give(draft, some, partner) for some in np.split(groups, ends)) > 0
+    problem.pause()
+    parts = in_turns(np.split(groups, ends), problem.pause)
+    return sum(_give(draft, some, partner) for some in parts) > 0
 
 
 def _suitable(draft: Draft, shares: Floats, partner: Ints) -> Ints:

@@ -16,6 +16,7 @@ concerns it. A direct cut into many parts yields empty parts where weights are s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,16 @@ import scipy.sparse as sp
 
 from dask_elastic.planning.placement.metis import Graph, cut
 from dask_elastic.planning.placement.problem import Floats, Ints
+from dask_elastic.planning.turns import no_pause
 
 _UNITS = 10_000
 # Parts may exceed their share by a third, so that three pairs are halved without cutting one; packing evens out.
 UNEVEN = 1.35
 
 
-def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int) -> Ints:
+def partition(
+    traffic: Any, members: Ints, weight: Floats, parts: int, seed: int, pause: Callable[[], None] = no_pause
+) -> Ints:
     """Cut groups into parts of similar weight with little traffic between them; no part is empty.
 
     Parameters
@@ -44,6 +48,8 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
         The number of parts; fewer where there are fewer groups.
     seed : int
         The partitioner's seed.
+    pause : callable
+        Called about every millisecond of work.
 
     Returns
     -------
@@ -67,7 +73,9 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
     if traffic is None:
         graph = sp.csr_matrix((count, count))
     else:
+        pause()
         inside = traffic[members][:, members]
+        pause()
         graph = (inside + inside.T).tocsr()
     graph.setdiag(0)
     graph.eliminate_zeros()
@@ -75,6 +83,7 @@ def partition(traffic: Any, members: Ints, weight: Floats, parts: int, seed: int
     uneven = UNEVEN ** (1 / max(math.ceil(math.log2(max(parts, 1))), 1))
     waiting = [(np.arange(count), 0, parts)]
     while waiting:
+        pause()
         vertices, first, pieces = waiting.pop()
         if pieces >= len(vertices):
             label[vertices] = first + np.arange(len(vertices))

@@ -188,6 +188,7 @@ class Milp:
 
         best = starts[0]
         for other in starts[1:]:
+            problem.pause()
             best = other if better(key(other), key(best)) else best
         proven, used = key(best)[:3] == (0, 0, 0), 0.0
         if not proven:

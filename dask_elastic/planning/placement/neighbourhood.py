@@ -71,6 +71,7 @@ def improve(problem: PlacementProblem, bin: Ints, weights: Weights, limits: Limi
     rounds = _MOST * len(live) if limits.seconds is None else np.inf
     reached, vain, tried = _distances(problem, bin), 0, 0
     while spent < most and tried < rounds and vain < _VAIN * len(live) and reached[0] > 0:
+        problem.pause()
         bins = _part(problem, bin, live, random)
         groups = _groups(problem, bin, bins, random)
         part = Program(problem, weights, bin, groups, bins)

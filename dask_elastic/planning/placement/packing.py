@@ -14,12 +14,14 @@ ALBIC, section 2.1 (COLA), without a listing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapreplace
 
 import numpy as np
 
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints
 from dask_elastic.planning.placement.problem import PlacementProblem
+from dask_elastic.planning.turns import in_turns
 
 
 def packed(problem: PlacementProblem, label: Ints, size: Floats, most: float) -> Ints | None:
@@ -54,7 +56,7 @@ def packed(problem: PlacementProblem, label: Ints, size: Floats, most: float) ->
     order = np.argsort(-size, kind="stable")
     strength, live = problem.strength, np.flatnonzero(problem.live)
     if np.ptp(strength[live]) <= SLACK * strength[live].max():
-        return _on_equal_bins(live, order, size)[label]
+        return _on_equal_bins(live, order, size, problem.pause)[label]
     shares, each = np.where(problem.live, 0.0, np.inf), 1 / strength
     place, after, sizes = np.zeros(len(size), dtype=np.int64), np.empty(problem.bins), size.tolist()
     # Where no bin is twice as strong as another, parts go to empty bins first, the strongest of them.
@@ -65,7 +67,7 @@ def packed(problem: PlacementProblem, label: Ints, size: Floats, most: float) ->
         if (shares[empty] > most).any():
             return None
         order = order[len(first) :]
-    for part in order.tolist():
+    for part in in_turns(order.tolist(), problem.pause):
         np.multiply(each, sizes[part], out=after)
         after += shares
         bin = int(after.argmin())
@@ -78,6 +80,7 @@ def packed(problem: PlacementProblem, label: Ints, size: Floats, most: float) ->
 
 def _crowds(problem: PlacementProblem, size: Floats, most: float) -> bool:
     """Return whether every packing loads some bin with more: of k bins + 1 parts, one bin gets k + 1."""
+    problem.pause()
     bins, limit = int(problem.live.sum()), most * float(problem.strength.max())
     sums = np.append(0.0, np.cumsum(np.sort(size)[::-1]))
     for several in range((len(size) - 1) // bins + 1):
@@ -87,7 +90,7 @@ def _crowds(problem: PlacementProblem, size: Floats, most: float) -> bool:
     return False
 
 
-def _on_equal_bins(bins: Ints, order: Ints, size: Floats) -> Ints:
+def _on_equal_bins(bins: Ints, order: Ints, size: Floats, pause: Callable[[], None]) -> Ints:
     """Return the bin of each part, given the parts by falling weight."""
     place = np.zeros(len(size), dtype=np.int64)
     # Each bin gets a part before any bin gets a second one.
@@ -98,7 +101,7 @@ def _on_equal_bins(bins: Ints, order: Ints, size: Floats) -> Ints:
     least = np.lexsort((bins, loads))
     queue = list(zip(loads[least].tolist(), bins[least].tolist(), strict=True))
     chosen = []
-    for weight in size[later].tolist():
+    for weight in in_turns(size[later].tolist(), pause):
         load, bin = queue[0]
         chosen.append(bin)
         heapreplace(queue, (load + weight, bin))

@@ -82,12 +82,16 @@ def divided(problem: PlacementProblem, counting: Any) -> tuple[Ints, Ints]:
     >>> together.tolist(), apart.tolist()
     ([[0, 1]], [[1, 2]])
     """
+    problem.pause()
     counting = counting.tocoo()
     found = np.stack([counting.row, counting.col], axis=1).astype(np.int64)
     there = problem.placed[found].all(axis=1)
+    problem.pause()
     same = problem.current[found[:, 0]] == problem.current[found[:, 1]]
     apart = np.flatnonzero(there & ~same)
+    problem.pause()
     apart = apart[np.argsort(-counting.data[apart], kind="stable")]
+    problem.pause()
     return found[there & same], found[apart]
 
 
@@ -115,10 +119,13 @@ def above(problem: PlacementProblem, score: float) -> Any:
     """
     if problem.traffic is None or not problem.traffic.nnz:
         return sp.csr_matrix((problem.groups, problem.groups))
+    problem.pause()
     traffic = problem.traffic.tocoo()
     mean = np.asarray(problem.traffic.sum(axis=1)).ravel() / np.maximum(_downstream(problem), 1)
+    problem.pause()
     counts = (traffic.row != traffic.col) & (traffic.data > score * mean[traffic.row])
     entries = traffic.data[counts], (traffic.row[counts], traffic.col[counts])
+    problem.pause()
     return sp.csr_matrix(entries, shape=traffic.shape)
 
 
@@ -160,15 +167,17 @@ def parts(problem: PlacementProblem, together: Ints, most: float, seed: int) -> 
     label = label.astype(np.int64)
     waiting = np.flatnonzero(np.bincount(label, minlength=count) > 1).tolist()
     while waiting:
+        problem.pause()
         members = np.flatnonzero(label == waiting.pop())
         pieces, weight = _cut(problem, members, most)
         if pieces > 1:
-            found = partition(problem.traffic, members, weight, pieces, seed)
+            found = partition(problem.traffic, members, weight, pieces, seed, problem.pause)
             made = np.where(found == 0, label[members], count + found - 1)
             label[members] = made
             count += int(found.max())
             # The partitioner balances one weight; the other one may still be too large.
             waiting += [int(one) for one in np.unique(made) if (made == one).sum() > 1]
+    problem.pause()
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     result: Ints = np.argsort(np.argsort(first))[inverse].astype(np.int64)
     return result
@@ -196,6 +205,7 @@ def contracted(problem: PlacementProblem, label: Ints) -> PlacementProblem:
     >>> whole.load.ravel().tolist(), whole.current.tolist(), whole.size.tolist()
     ([3.0, 4.0], [0, 1], [2, 1])
     """
+    problem.pause()
     count = int(label.max(initial=-1)) + 1
     first = np.zeros(count, dtype=np.int64)
     first[label[::-1]] = np.arange(problem.groups)[::-1]
@@ -234,7 +244,9 @@ def _ratio(amount: float, most: float) -> float:
 
 def _downstream(problem: PlacementProblem) -> Ints:
     """Return the number of groups downstream of each group: those of the operators that its own one sends to."""
+    problem.pause()
     row, column = problem.traffic.nonzero()
+    problem.pause()
     if problem.operator is None:
         # Without operators, all groups that receive traffic count.
         return np.full(problem.groups, len(np.unique(column)))

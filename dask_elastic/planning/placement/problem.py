@@ -16,6 +16,7 @@ rounded up. The balanced resource is the bottleneck: the resource with the highe
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,7 @@ from numpy.typing import ArrayLike
 
 from dask_elastic.planning import checked_arrays as checked
 from dask_elastic.planning.checked_arrays import SLACK, Floats, Ints, Mask
+from dask_elastic.planning.turns import no_pause
 from dask_elastic.vocab.errors import PlanningError
 
 __all__ = ["SLACK", "Floats", "Ints", "Mask", "Placement", "PlacementProblem"]
@@ -64,6 +66,8 @@ class PlacementProblem:
         The number of moves that each group counts for; 1 if left out. Groups that move as one count for their number.
     pinned : array of bool, optional
         The groups that stay where they are.
+    pause : callable
+        Called between steps, about every millisecond of work, so that the caller can yield to an event loop.
 
     Raises
     ------
@@ -96,6 +100,7 @@ class PlacementProblem:
     max_cost: float | None
     size: Ints
     pinned: Mask
+    pause: Callable[[], None]
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class PlacementProblem:
         max_cost: float | None = None,
         size: ArrayLike | None = None,
         pinned: ArrayLike | None = None,
+        pause: Callable[[], None] = no_pause,
     ):
         loads = checked.numbers("load", load)
         if loads.ndim not in (1, 2) or (loads.ndim == 2 and loads.shape[1] == 0):
@@ -126,13 +132,14 @@ class PlacementProblem:
             "state_bytes": no_state if state_bytes is None else checked.numbers("state_bytes", state_bytes, (groups,)),
             "capacity": None if capacity is None else checked.capacities(capacity, count, resources),
             "draining": checked.mask("draining", draining, count),
-            "traffic": None if traffic is None else checked.matrix("traffic", traffic, groups),
+            "traffic": None if traffic is None else checked.matrix("traffic", traffic, groups, pause),
             "operator": None if operator is None else checked.integers("operator", operator, groups),
             "history": None if history is None else checked.windows("history", history, groups),
             "max_moves": checked.budget("max_moves", max_moves, whole=True),
             "max_cost": checked.budget("max_cost", max_cost, whole=False),
             "size": np.ones(groups, dtype=np.int64) if size is None else checked.integers("size", size, groups),
             "pinned": checked.mask("pinned", pinned, groups),
+            "pause": pause,
         }
         for name, value in given.items():
             if isinstance(value, np.ndarray):

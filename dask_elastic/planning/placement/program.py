@@ -19,7 +19,7 @@ the objective, with w₁ ≫ w₃ ≫ w₂.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -104,6 +104,7 @@ class Program:
         bins: Ints | None = None,
         strict: bool = False,
     ):
+        problem.pause()
         self._problem = problem
         self._strict = strict
         self._weights = weights
@@ -144,9 +145,9 @@ class Program:
             If the solver raised, with its error.
         """
         highs = require("highspy", "the mixed-integer program")
-        model, guess = self._model(highs), self._values().tolist()
+        model, guess = self._model(highs, self._problem.pause), self._values().tolist()
         try:
-            values, proven, seconds = _solved(highs, model, guess, _options(limits, seed))
+            values, proven, seconds = _solved(highs, model, guess, _options(limits, seed), self._problem.pause)
         except Exception as error:
             # A plan is needed whatever the solver raises: the greedy answer is used.
             warnings.warn(f"HiGHS failed, so the plan is made without it: {error!r}", RuntimeWarning, stacklevel=2)
@@ -195,9 +196,12 @@ class Program:
         stranded = problem.draining[self._bin] * problem.burden[self._group] / (whole if whole > 0 else 1.0)
         return np.concatenate([drain * stranded, np.zeros(len(self._bins)), [balance, spread, spread]])
 
-    def _model(self, highs: Any) -> Any:
+    def _model(self, highs: Any, pause: Callable[[], None]) -> Any:
+        pause()
         rows, low, high = self._rows()
+        pause()
         matrix = sp.vstack(rows, format="csc")
+        pause()
         columns, pairs = matrix.shape[1], len(self._group)
         lp = highs.HighsLp()
         lp.num_col_, lp.num_row_ = columns, matrix.shape[0]
@@ -208,13 +212,20 @@ class Program:
         resource = self._problem.bottleneck
         upper[pairs:-3] = self._most()[:, resource] / self._problem.strength[self._bins] / self._unit
         lp.col_lower_, lp.col_upper_ = lower, upper
+        pause()
         lp.row_lower_, lp.row_upper_ = np.concatenate(low), np.concatenate(high)
         lp.a_matrix_.format_ = highs.MatrixFormat.kColwise
         lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-        lp.a_matrix_.value_ = matrix.data
+        # HiGHS copies lists faster than arrays, of which it asks for each number.
+        index, value = matrix.indices.tolist(), matrix.data.tolist()
+        pause()
+        lp.a_matrix_.index_ = index
+        pause()
+        lp.a_matrix_.value_ = value
+        pause()
         whole, real = highs.HighsVarType.kInteger, highs.HighsVarType.kContinuous
         lp.integrality_ = [whole] * pairs + [real] * (columns - pairs)
+        pause()
         return lp
 
     def _most(self) -> Floats:
@@ -285,16 +296,23 @@ class Program:
         return sp.coo_matrix((value, (row, column)), shape=(height, len(self._group) + len(self._bins) + 3))
 
 
-def _solved(highs: Any, model: Any, guess: list[float], options: dict[str, Any]) -> tuple[Floats, bool, float]:
+def _solved(
+    highs: Any, model: Any, guess: list[float], options: dict[str, Any], pause: Callable[[], None]
+) -> tuple[Floats, bool, float]:
     """Return the columns' values, whether they are optimal, and the run time in seconds."""
     solver = _silent(highs)
     for name, value in options.items():
         solver.setOptionValue(name, value)
+    pause()
     solver.passModel(model)
+    pause()
     start = highs.HighsSolution()
     start.col_value = guess
     solver.setSolution(start)
+    pause()
+    # HiGHS releases Python's lock meanwhile.
     solver.run()
+    pause()
     proven = bool(solver.getModelStatus() == highs.HighsModelStatus.kOptimal)
     return np.asarray(solver.getSolution().col_value, dtype=np.float64), proven, float(solver.getRunTime())
 

@@ -98,10 +98,12 @@ def collocation(problem: PlacementProblem, bin: ArrayLike) -> float:
     place = problem.places(bin)
     if problem.traffic is None:
         return 1.0
+    problem.pause()
     pairs = problem.traffic.tocoo()
     whole = float(pairs.data.sum())
     if whole <= 0:
         return 1.0
+    problem.pause()
     inside = (place[pairs.row] == place[pairs.col]) & (place[pairs.row] >= 0)
     return float(pairs.data[inside].sum()) / whole
 

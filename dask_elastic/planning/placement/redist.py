@@ -91,6 +91,7 @@ class Redist:
         for group, weight, home in zip(
             heavy.tolist(), problem.weight[heavy].tolist(), problem.current[heavy].tolist(), strict=True
         ):
+            problem.pause()
             target = home
             if home < 0 or not live[home] or shares[home] + weight / strength[home] > most:
                 after = np.where(problem.live, shares + weight / problem.strength, np.inf)

@@ -72,6 +72,7 @@ def relieved(problem: PlacementProblem) -> Relief | None:
     away = np.abs(problem.shares(problem.current)[problem.live] - problem.mean)
     low, high = 0.0, float(away.max())
     for _ in range(_STEPS):
+        problem.pause()
         middle = (low + high) / 2
         if bins.affordable(middle):
             high = middle
@@ -118,6 +119,7 @@ class _Curves:
     """What giving or getting load costs at least, by the continuous knapsack."""
 
     def __init__(self, problem: PlacementProblem, movable: Ints, prices: Floats):
+        problem.pause()
         weight, price, source = problem.weight[movable], prices[movable], problem.current[movable]
         with np.errstate(divide="ignore"):
             ratio = np.where(price > 0, weight / np.where(price > 0, price, 1.0), np.inf)
@@ -160,6 +162,7 @@ def _give(draft: Draft, bins: _Bins, distance: float) -> None:
     problem = draft.problem
     limit, room = problem.mean + distance * (1 + SLACK), problem.mean - distance * (1 + SLACK)
     live = np.flatnonzero(problem.live)
+    problem.pause()
     for source in live[np.argsort(-bins.shares[live], kind="stable")].tolist():
         if draft.shares[source] <= limit or not _step(draft, source, limit):
             break
@@ -172,6 +175,7 @@ def _step(draft: Draft, source: int, limit: float) -> bool:
     """Give groups of a bin away until it is within the limit; return whether it is."""
     problem = draft.problem
     while draft.shares[source] > limit:
+        problem.pause()
         groups = np.flatnonzero((draft.bin == source) & ~problem.pinned & (problem.weight > 0))
         if not len(groups):
             return False
@@ -203,6 +207,7 @@ def _fill(draft: Draft, target: int, room: float, limit: float) -> bool:
     """Give groups of the bins furthest above the mean to a bin until it has its least load; return whether it has."""
     problem = draft.problem
     while draft.shares[target] < room:
+        problem.pause()
         lacks = (room - draft.shares[target]) * problem.strength[target]
         weight = problem.weight
         fits = ~problem.pinned & (weight >= lacks) & (draft.bin != target) & problem.live[draft.bin]

@@ -15,12 +15,14 @@ ALBIC, section 2.1 (COLA).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dask_elastic.planning.checked_arrays import Floats, Ints
 from dask_elastic.planning.placement.bisection import Bisection, depths
+from dask_elastic.planning.turns import no_pause
 
 
 class _Ranges(NamedTuple):
@@ -42,6 +44,8 @@ class Splits:
         The weight of each group.
     seed : int
         The partitioner's seed.
+    pause : callable
+        Called about every millisecond of work.
 
     Examples
     --------
@@ -50,8 +54,9 @@ class Splits:
     ([0, 1, 2, 3], [1.0, 1.0, 1.0, 1.0])
     """
 
-    def __init__(self, traffic: Any, weight: Floats, seed: int):
-        self._bisection = Bisection(traffic, weight, seed)
+    def __init__(self, traffic: Any, weight: Floats, seed: int, pause: Callable[[], None] = no_pause):
+        self._bisection = Bisection(traffic, weight, seed, pause)
+        self._pause = pause
         self._weight = weight
         # Each part is a range of this order, also after it has been cut.
         self._order: Ints = np.arange(len(weight))
@@ -79,6 +84,7 @@ class Splits:
         while len(self._uncut.weight) and int((self._whole >= self._uncut.weight.max()).sum()) < count - 1:
             self._cut(count)
         # Of equal cuts the earlier one is first, so no part is split before the one that it is a half of.
+        self._pause()
         first = np.argsort(-self._whole, kind="stable")[: max(count - 1, 0)]
         begins = np.sort(np.append(0, self._middle[first]))[:count]
         return self._label(begins), np.add.reduceat(self._weight[self._order], begins)
@@ -91,6 +97,7 @@ class Splits:
 
     def _cut(self, count: int) -> None:
         """Cut the heaviest parts: those that weigh half as much as the heaviest one, or more."""
+        self._pause()
         chosen = self._uncut.weight >= self._uncut.weight.max() / 2
         begin, end, whole = (array[chosen] for array in self._uncut)
         sizes, parts = end - begin, len(begin)
@@ -101,6 +108,7 @@ class Splits:
         depth = depths(sizes, whole, heaviest, float(self._weight.sum()) / count)
         piece = self._bisection.pieces(members, sizes, depth)
         # The bits of a number are the halves to which a group belongs, those of the first cut in front.
+        self._pause()
         most = int(depth.max())
         path = (np.repeat(np.arange(parts), sizes) << most) + (piece << np.repeat(most - depth, sizes))
         order = np.argsort(path, kind="stable")
@@ -126,6 +134,7 @@ class Splits:
         """
         weight = self._weight[self._order[at]]
         for bits in range(most, -1, -1):
+            self._pause()
             here = path >> bits
             begins = np.flatnonzero(np.diff(here, prepend=-1))
             sizes = np.diff(begins, append=len(path))

@@ -58,6 +58,7 @@ def _wanted(problem: PlacementProblem) -> Ints:
     operators = np.zeros(problem.groups, dtype=np.int64) if problem.operator is None else problem.operator
     wanted = problem.current.copy()
     for operator in np.unique(operators):
+        problem.pause()
         members = np.flatnonzero(operators == operator)
         label = np.arange(problem.groups) * 0
         label[members] = np.arange(len(members)) * min(bins, len(members)) // len(members)

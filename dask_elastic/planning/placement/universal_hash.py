@@ -83,6 +83,7 @@ class UniversalHash:
             slot = (np.arange(problem.groups) * factor + shift) % _PRIME % len(live)
             answers.append(approach(problem, live[slot]))
         for bin in answers:
+            problem.pause()
             found = self.objective(problem, bin)
             if better(found, key):
                 best, key = bin, found

@@ -14,11 +14,13 @@ def pairs(seed, rows, columns, count, whole):
     return random.integers(rows, size=count), random.integers(columns, size=count), worth
 
 
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_sparse_matchings_are_worth_as_much_as_those_of_the_whole_table(seed, whole, monkeypatch):
+def test_sparse_matchings_are_worth_as_much_as_those_of_the_whole_table(seed, whole, at_once, monkeypatch):
     row, column, worth = pairs(seed, 40, 60, 90, whole)
     monkeypatch.setattr(matching, "SMALL", 0)
+    monkeypatch.setattr(matching, "AT_ONCE", at_once)
     chosen, worths = best_columns(row, column, worth, (40, 60))
     table = np.zeros((40, 60))
     np.add.at(table, (row, column), worth)
@@ -42,3 +44,25 @@ def test_large_matchings_have_no_table(monkeypatch):
     row, column, worth = pairs(0, 1_000, 1_000, 3_000, whole=False)
     chosen, _ = best_columns(row, column, worth, (1_000, 1_000))
     assert sorted(chosen.tolist()) == list(range(1_000))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("seed", range(100))
+def test_matchings_with_pauses_are_those_of_scipy_also_where_several_are_best(seed, whole, monkeypatch):
+    random = np.random.default_rng(seed)
+    rows = int(random.integers(1, 50))
+    columns = rows + int(random.integers(20))
+    given = pairs(seed, rows, columns, int(random.integers(1, 6)) * rows, whole)
+    monkeypatch.setattr(matching, "SMALL", 0)
+    monkeypatch.setattr(matching, "_SPARSE", 0)
+    found = []
+    for at_once in (0, 1 << 20):
+        monkeypatch.setattr(matching, "AT_ONCE", at_once)
+        found.append([part.tolist() for part in best_columns(*given, (rows, columns))])
+    assert found[0] == found[1]
+
+
+def test_large_matchings_pause_for_each_row():
+    pauses = []
+    best_columns(*pairs(0, 1_000, 1_000, 3_000, whole=False), (1_000, 1_000), pause=lambda: pauses.append(1))
+    assert len(pauses) > 1_000

@@ -22,7 +22,7 @@ from dask_elastic.runtime.scheduler.control.periodic_planning import FAILURES, P
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.groups.group_moves import GroupMoves
 from dask_elastic.runtime.scheduler.job_record import JobRecord
-from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.ended_group_move import EndedGroupMove
 from dask_elastic.vocab.errors import MoveRefused, PlanningError
 from dask_elastic.vocab.snapshot import Snapshot
@@ -112,7 +112,7 @@ class GroupPlanningDriver(PeriodicPlanning):
                 # SciPy takes long to import, and clusters without planners do not need it.
                 from dask_elastic.control.placement.groups import GroupPlanning
 
-                self._planning = GroupPlanning(self.settings)
+                self._planning = GroupPlanning(self.settings, ShortTurns())
             with self.timed():
                 for snapshot in snapshots:
                     self._planning.observe(snapshot)

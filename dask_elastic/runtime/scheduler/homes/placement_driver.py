@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dask_elastic.control.placement.move_rates import MeasuredMoves
 from dask_elastic.control.placement.move_reason import move_reason
+from dask_elastic.planning.turns import in_turns
 from dask_elastic.runtime.protocol.remote_errors import cause_of
 from dask_elastic.runtime.scheduler.control.periodic_planning import FAILURES, PeriodicPlanning
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
 from dask_elastic.runtime.scheduler.homes.retirement import Retirement
 from dask_elastic.runtime.scheduler.job_record import JobRecord
-from dask_elastic.runtime.transport.switching import responsive
+from dask_elastic.runtime.transport.switching import ShortTurns, responsive
 from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.errors import PlanningError
+from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import LABELLED, HomeChange, HomeForecast, HomeMove
 from dask_elastic.vocab.snapshot import Snapshot
 
@@ -54,6 +57,33 @@ class PlannedHome:
     reason: str
 
 
+class _Told(NamedTuple):
+    """What is kept once among the decisions about a job, as long as it stays the same."""
+
+    generation: int
+    about: str
+    places: list[tuple[ExecutorId, str, str]]
+
+
+@dataclass(frozen=True)
+class PlannedDecision:
+    """A decision with its moves as they are carried out or shown; of many, their texts take milliseconds.
+
+    Parameters
+    ----------
+    decision : PlacementDecision
+        The decision.
+    moves : list of PlannedHome
+        Its moves, or those that it defers.
+    kept : list of PlannedHome
+        Those that are not made, because rows would wait less if nothing moved.
+    """
+
+    decision: PlacementDecision
+    moves: list[PlannedHome]
+    kept: list[PlannedHome]
+
+
 class PlacementDriver(PeriodicPlanning):
     """Moves homes as the planners of jobs decide, while there are jobs with planners.
 
@@ -74,7 +104,8 @@ class PlacementDriver(PeriodicPlanning):
         self._loop: PlacementLoop | None = None
         self._measured = MeasuredMoves(self.settings)
         # By job; those of jobs that have ended are dropped.
-        self._told: dict[str, tuple[int, str]] = {}
+        self._told: dict[str, _Told] = {}
+        self._pause = ShortTurns()
 
     def note_moves(self, changes: tuple[HomeChange, ...]) -> None:
         """Learn from moves that were carried out, for a planner or by command."""
@@ -96,29 +127,38 @@ class PlacementDriver(PeriodicPlanning):
             return
         decisions = await asyncio.get_running_loop().run_in_executor(pool, self._decide, snapshots)
         for decision in decisions:
-            self._act(decision, snapshots[-1])
+            await asyncio.sleep(0)
+            self._act(decision)
 
-    def _decide(self, snapshots: list[Snapshot]) -> tuple[PlacementDecision, ...]:
+    def _decide(self, snapshots: list[Snapshot]) -> list[PlannedDecision]:
         """Return the decisions; runs in a thread of its own."""
         with responsive():
             if self._loop is None:
                 # SciPy takes long to import, and clusters without planners do not need it.
                 from dask_elastic.control.placement.loop import PlacementLoop
 
-                self._loop = PlacementLoop(self.settings)
+                self._loop = PlacementLoop(self.settings, pause=self._pause)
             with self.timed():
                 self._loop.rates = self._measured.rates()
                 for snapshot in snapshots[:-1]:
                     self._loop.observe(snapshot)
-                return self._loop.decide(snapshots[-1])
+                decisions = self._loop.decide(snapshots[-1])
+                return [self._planned(decision, snapshots[-1]) for decision in decisions]
 
-    def _act(self, decision: PlacementDecision, snapshot: Snapshot) -> None:
+    def _planned(self, decision: PlacementDecision, snapshot: Snapshot) -> PlannedDecision:
+        """Return a decision with its moves as they are carried out or shown."""
+
+        def planned(moves: Iterable[HomeMove]) -> list[PlannedHome]:
+            return [_planned(one, decision, snapshot) for one in in_turns(moves, self._pause)]
+
+        return PlannedDecision(decision, planned(decision.moves or decision.deferred), planned(decision.kept))
+
+    def _act(self, made: PlannedDecision) -> None:
         """Begin to carry a decision out, or note why nothing is changed."""
+        decision, planned, stay = made.decision, made.moves, made.kept
         record = self.jobs.get(decision.job)
         if record is None or not record.live or not record.runs(decision.generation):
             return
-        planned = [_planned(one, decision, snapshot) for one in decision.moves or decision.deferred]
-        stay = [_planned(one, decision, snapshot) for one in decision.kept]
         if decision.moves:
             self.begin(record.name, lambda: self._carry_out(record, planned, decision.generation))
         elif record.spec.options.dry_run and planned:
@@ -132,7 +172,7 @@ class PlacementDriver(PeriodicPlanning):
         """Keep what is not carried out among the decisions, once as long as it, or what it is about, stays the same."""
         changes = tuple(one.change for one in planned)
         places = [(one.executor, one.source, one.target) for one in changes]
-        said = record.spec.generation, f"{about or reason} {places}"
+        said = _Told(record.spec.generation, about or reason, places)
         if self._told.get(record.name) != said:
             self._told[record.name] = said
             self.control.note_homes(record, changes, reason, applied=False)
