@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import asdict, replace
 
 import pytest
 from distributed.protocol import dumps
@@ -12,7 +13,7 @@ from dask_elastic.runtime.scheduler.control.decision_texts import EVENT_ENTRIES,
 from dask_elastic.runtime.scheduler.control.published_decisions import KEPT_DECISIONS, PublishedDecisions
 from dask_elastic.vocab.cores.core_change import CoreChange
 from dask_elastic.vocab.identity import ExecutorId
-from dask_elastic.vocab.plan import Decision, HomeChange
+from dask_elastic.vocab.plan import Decision, HomeChange, HomeForecast, StrategyCost
 
 ADDRESSES = [f"tcp://h{node}:1" for node in range(3)]
 
@@ -37,6 +38,14 @@ def test_event_of_a_decision_with_few_changes_has_them_all(published):
     one = decision(1, EVENT_ENTRIES, EVENT_ENTRIES)
     decisions.publish(one, ADDRESSES)
     assert scheduler.events == [("dask_elastic", {**decision_message(one, ADDRESSES), "left_off": {}})]
+
+
+def test_message_of_a_move_has_all_that_is_known_of_it():
+    costs = (StrategyCost("none", 9.0, 0.0, 0.0, 1.0), StrategyCost("home", 4.0, 2.0, 0.1, 0.0, False))
+    forecast = HomeForecast("flux", 2.0, 0.1, 0.5, 1.0, costs)
+    moved = tuple(HomeChange(ExecutorId("op", 3), "a", "b", 1.0, 0.1, one, 0.5) for one in (forecast, None))
+    message = decision_message(replace(decision(1), homes=moved), ADDRESSES)
+    assert message["homes"] == [{**asdict(one), "executor": "op[3]"} for one in moved]
 
 
 def test_event_of_a_decision_with_many_changes_says_how_many_are_left_off(published):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from dask_elastic.runtime.protocol.job_calls import Decisions, MoveExecutor
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.control.periodic_planning import PLANNING_SHARE
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.homes import placement_driver
 from dask_elastic.vocab.errors import CheckpointError, MoveRefused
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.plan import HomeMove, StrategyCost
@@ -153,6 +155,25 @@ def test_pauses_of_moves_change_what_is_expected_of_later_ones(bench):
         assert loop.rates.pause(3e6) < before
 
     bench(test)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_texts_of_moves_are_made_by_the_planners_thread(bench, monkeypatch, dry_run):
+    threads, made = [], placement_driver.move_reason
+
+    def noted(*given):
+        threads.append(threading.current_thread())
+        return made(*given)
+
+    async def test(bench):
+        monkeypatch.setattr(placement_driver, "move_reason", noted)
+        plan = bench.decision((0, "a", "b"), (1, "a", "c"))
+        await bench.period(replace(plan, moves=(), deferred=plan.moves) if dry_run else plan)
+        assert bench.decided()[-1].homes
+        assert len(threads) == 2
+        assert threading.current_thread() not in threads
+
+    bench(test, dry_run=dry_run)
 
 
 def by_shards(plan, strategy="labelled"):
