@@ -181,7 +181,8 @@ class PlacementLoop:
         for job in snapshot.jobs:
             if job_key(job) in self._jobs:
                 found.append(replace(self._decision(snapshot, job, loads), time=now))
-                self._jobs[job_key(job)].history.append(loads[job_key(job)])
+                # Of earlier periods planners read loads only; garbage collection would visit their traffic.
+                self._jobs[job_key(job)].history.append(replace(loads[job_key(job)], traffic=[]))
         return tuple(found)
 
     def _note_homes(self, snapshot: Snapshot) -> None:

@@ -42,6 +42,9 @@ def is_own_process(main: ModuleType | None = None) -> bool:
     return Path(getattr(main, "__file__", None) or "").stem in _COMMANDS
 
 
+MIDDLE_OBJECTS = 7_700
+"""Objects that a collection of the middle generation looks at with Python's own thresholds: 11 times 700."""
+
 _FROZEN = False
 
 
@@ -52,7 +55,7 @@ def leave_out_modules() -> None:
     -----
     A full collection stops every thread, and with it the event loop, for some 0.1 seconds: it looks at the objects of
     some 2,000 modules each time. In the process of a notebook, objects of users would be left out as well, and never be
-    freed if they refer to each other.
+    freed if they refer to each other. Collections of the middle generation look at few objects at a time from then on.
     """
     global _FROZEN
     if not _FROZEN and is_own_process():
@@ -61,3 +64,19 @@ def leave_out_modules() -> None:
         gc.freeze()
         # Otherwise files that modules of users hold open, in objects that refer to each other, would not be written.
         atexit.register(gc.unfreeze)
+        _collect_in_small_steps()
+
+
+def _collect_in_small_steps() -> None:
+    """Have collections of the middle generation look at no more objects than with Python's own thresholds.
+
+    Notes
+    -----
+    ``dask scheduler`` triples all three thresholds, so that such a collection looks at nine times as many objects, and
+    stops all threads for as much longer. All objects are looked at as often as before, and full collections come as
+    seldom. From Python 3.14 on, thresholds have another meaning.
+    """
+    young, middle, full = gc.get_threshold()
+    fewer = max(MIDDLE_OBJECTS // young - 1, 1) if young else middle
+    if fewer < middle and sys.version_info < (3, 14):
+        gc.set_threshold(young, fewer, (middle + 1) * (full + 1) // (fewer + 1) - 1)

@@ -49,10 +49,35 @@ def test_collection_leaves_out_what_is_there_in_a_process_of_its_own(own, monkey
     monkeypatch.setattr(own_process, "_FROZEN", False)
     monkeypatch.setattr(own_process.gc, "freeze", lambda: frozen.append(True))
     monkeypatch.setattr(own_process.atexit, "register", lambda function: None)
+    monkeypatch.setattr(own_process.gc, "set_threshold", lambda *given: None)
     # A second installation of the plugin freezes nothing of the first one.
     leave_out_modules()
     leave_out_modules()
     assert frozen == [True] * own
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="thresholds have another meaning")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2_100, 30, 30), (2_100, 2, 319)),
+        ((700, 10, 10), (700, 10, 10)),
+        ((6_000, 30, 30), (6_000, 1, 479)),
+        ((0, 10, 10), (0, 10, 10)),
+        ((10_000, 1, 5), (10_000, 1, 5)),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_middle_collections_are_short_and_full_ones_as_rare_in_a_process_of_its_own(own, before, after, monkeypatch):
+    now = [before]
+    monkeypatch.setattr(own_process, "is_own_process", lambda: own)
+    monkeypatch.setattr(own_process, "_FROZEN", False)
+    monkeypatch.setattr(own_process.gc, "freeze", lambda: None)
+    monkeypatch.setattr(own_process.atexit, "register", lambda function: None)
+    monkeypatch.setattr(own_process.gc, "get_threshold", lambda: now[0])
+    monkeypatch.setattr(own_process.gc, "set_threshold", lambda *given: now.insert(0, given))
+    leave_out_modules()
+    assert now[0] == (after if own else before)
 
 
 PRELOADED = """
