@@ -10,7 +10,6 @@ from distributed import Client
 from dask_elastic.cli.local_cluster import kill_workers
 from dask_elastic.cli.script_client import ScriptClient
 from dask_elastic.runtime.client.call import call_scheduler
-from dask_elastic.runtime.client.job import POLL_SECONDS
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.runtime.protocol.job_calls import Describe, Stop, Wait
@@ -38,14 +37,10 @@ def wait(client: Client, name: str, by_script: bool = False) -> str | None:
     """
     with Progress() as line:
         try:
-            described = call_scheduler(client, Describe(name))
-            had_ended = not described.live
-            while described.live:
-                line.show(described)
-                described = call_scheduler(client, Wait(name, POLL_SECONDS))
+            had_ended = not call_scheduler(client, Describe(name)).live
+            described = line.follow(lambda seconds: call_scheduler(client, Wait(name, seconds)))
         except UnknownJob:
             return None  # the script called `forget`
-        line.show(described)
         if not line.shown:
             line.say(one_line(described))
     if described.error is not None:

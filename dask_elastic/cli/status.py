@@ -19,8 +19,8 @@ from dask_elastic.cli.overview import overview
 from dask_elastic.cli.status_view import detail, listing
 from dask_elastic.cli.terminal.console import live_view, show
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
-from dask_elastic.runtime.client.job import ENDED
 from dask_elastic.runtime.protocol.calls import HOSTED
+from dask_elastic.runtime.protocol.job_status import ENDED_NAMES
 
 
 @click.command(cls=Command)
@@ -54,7 +54,7 @@ def status(connection: Connection, job: str | None, running: bool, watch: bool, 
             found = [one for one in descriptions(client, job) if one.live or not running]
             jobs = [overview(described) for described in found]
             show(jobs, job)
-            if not watch or (job and jobs[0]["status"] in ENDED):
+            if not watch or (job and jobs[0]["status"] in ENDED_NAMES):
                 return
             time.sleep(every)
 

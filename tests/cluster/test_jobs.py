@@ -13,7 +13,7 @@ from counting_jobs import NUMBERS, RUN, SCHEMA, assert_runs, counting, held
 from distributed import Client
 
 import dask_elastic as de
-from dask_elastic.runtime.protocol.job_calls import Wait
+from dask_elastic.runtime.protocol.job_calls import Describe, Drain, Wait
 from dask_elastic.state.store import KeyedStore
 from dask_elastic.vocab import errors
 
@@ -56,6 +56,24 @@ def test_wait_timeout_raises_and_leaves_job_running(client, timeout, slowness):
         job.wait(timeout=timeout)
     assert time.monotonic() - began < 20 * slowness()
     assert job.status == "running"
+
+
+def test_drain_spends_its_timeout_on_the_rows_sent_and_on_the_end_together(client, monkeypatch):
+    job = held(client)
+    asked, ask = [], job._ask
+    monkeypatch.setattr(
+        job, "_ask", lambda call: asked.append(call) or (None if isinstance(call, Drain) else ask(call))
+    )
+
+    def flush(timeout):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            ask(Describe("held"))
+
+    monkeypatch.setattr(job, "flush", flush)
+    with pytest.raises(TimeoutError, match=r"'held' is still running after 0\.7 s"):
+        job.drain(timeout=0.7)
+    assert asked == [Drain("held"), Wait("held", 0.0)]
 
 
 def test_interrupted_wait_leaves_job_running_and_prints_how_to_stop_it(client, monkeypatch, capsys):

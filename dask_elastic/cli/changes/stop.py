@@ -11,7 +11,8 @@ from dask_elastic.cli.command import Command
 from dask_elastic.cli.connection import Connection, connected
 from dask_elastic.cli.job_completion import job_names
 from dask_elastic.cli.terminal.progress_bar import progress_bar
-from dask_elastic.runtime.client.job import ENDED, Job, job
+from dask_elastic.runtime.client.job import Job, job
+from dask_elastic.runtime.protocol.job_status import ENDED_NAMES
 
 
 @click.command(cls=Command)
@@ -57,7 +58,7 @@ def stop(
 
 def _end(job: Job, client: Client, drain: bool, timeout: float | None, savepoint: str | None) -> None:
     before = job.status
-    if before in ENDED:
+    if before in ENDED_NAMES:
         if savepoint is not None:
             raise click.ClickException(f"job {job.name!r} is {before}: its savepoint was not taken")
         click.echo(f"Job {job.name!r} has already ended: it is {before}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from html import escape
 from typing import TYPE_CHECKING, NoReturn
 
@@ -12,6 +11,7 @@ from dask.utils import parse_timedelta
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
+from dask_elastic.runtime.client.deadline import deadline_of
 from dask_elastic.runtime.client.job_card import card
 from dask_elastic.runtime.client.job_commands import JobCommands
 from dask_elastic.runtime.client.job_input import JobInput, seconds_of
@@ -21,7 +21,7 @@ from dask_elastic.runtime.client.live_card import show
 from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.runtime.client.senders import doubt, drop
 from dask_elastic.runtime.client.window_commands import WindowCommands
-from dask_elastic.runtime.protocol import job_calls, job_status
+from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
@@ -30,10 +30,6 @@ from dask_elastic.vocab.errors import ElasticError, JobFailed, JobStopped, Sched
 
 if TYPE_CHECKING:
     from distributed import Client
-
-POLL_SECONDS = 0.25
-ENDED = tuple(sorted(status.value for status in job_status.ENDED))
-"""The statuses, as `Job.status` returns them, that a job never leaves."""
 
 
 class Job(JobInput, JobReader, JobCommands, WindowCommands):
@@ -179,7 +175,7 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         return None if data is None else load_error(data)
 
     def wait(self, timeout: float | str | None = None, *, progress: bool | None = None) -> None:
-        """Wait until the job has processed all of its input.
+        """Wait until the job has processed all of its input, and its last files are in the folder of its checkpoints.
 
         Parameters
         ----------
@@ -197,37 +193,39 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         ValueError
             If `timeout` is no duration.
         TimeoutError
-            If the job is still running after `timeout`. The job continues.
+            If the job still runs after `timeout`, and continues, or its storage has not written the last files.
         KeyboardInterrupt
             On Ctrl-C. The job continues; a printed line says how to stop it.
         """
-        seconds = seconds_of(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
+        self._wait(seconds := seconds_of(timeout), deadline_of(seconds), progress)
+
+    def _wait(self, seconds: float | None, deadline: float | None, progress: bool | None) -> None:
         with Progress(progress) as line:
             try:
-                described = self._noted(self._ask(job_calls.Wait(self.name, 0.0)))
-                while described.live:
-                    line.show(described)
-                    left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
-                    if left <= 0:
-                        raise TimeoutError(f"job {self.name!r} is still {described.status.value} after {seconds:g} s")
-                    described = self._noted(self._ask(job_calls.Wait(self.name, left)))
-                line.show(described)
+                described = line.follow(lambda left: self._noted(self._ask(job_calls.Wait(self.name, left))), deadline)
             except KeyboardInterrupt:
-                if not getattr(self.client, "reports_interrupts", False):
+                if line.follows and not getattr(self.client, "reports_interrupts", False):
                     line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
                              f"dask_elastic.job({self.name!r}).")  # fmt: skip
                 raise
-        self._raise_for(described)
+        self._raise_for(described, "" if seconds is None else f" after {seconds:g} s")
 
-    def _raise_for(self, described: JobDescription) -> None:
-        if described.error is not None:
-            cause = load_error(described.error)
-            raise JobFailed(f"job {self.name!r} failed: {cause}") from cause
-        if described.status is Status.FAILED:
-            raise JobFailed(f"job {self.name!r} failed, and its error is not known: see the scheduler's log")
-        if described.status is Status.STOPPED:
-            raise JobStopped(f"job {self.name!r} was stopped")
+    def _raise_for(self, described: JobDescription, waited: str) -> None:
+        if described.live:
+            raise TimeoutError(f"job {self.name!r} is still {described.status.value}{waited}")
+        changes = f"the folder of its checkpoints may still change{waited}: wait again before you delete it"
+        cause = None if described.error is None else load_error(described.error)
+        if cause is not None or described.status is Status.FAILED:
+            error: ElasticError = JobFailed(f"job {self.name!r} failed: {cause or 'see the log of the scheduler'}")
+        elif described.status is Status.STOPPED:
+            error = JobStopped(f"job {self.name!r} was stopped")
+        elif described.settled:
+            return
+        else:
+            raise TimeoutError(f"job {self.name!r} has finished, but its storage has not answered, and {changes}")
+        if not described.settled:
+            error.add_note(f"Its storage has not answered, and {changes}.")
+        raise error from cause
 
     def card(self, every: float | str = "1s") -> None:
         """Show a card of the job in a notebook, and update it until the job has ended.
@@ -262,17 +260,19 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         ValueError
             If `timeout` is no duration.
         TimeoutError
-            If the job is still draining after `timeout`. It continues to drain.
+            If the job is still draining after `timeout`, and continues to; if its sources have not taken the rows sent
+            by this client, and it runs on, since these would be lost; or as `wait` raises it.
         ElasticError
             If rows that this client has sent were not taken; see `send`.
         """
         lost: ElasticError | None = None
+        deadline = deadline_of(seconds := seconds_of(timeout))
         try:
-            self.flush(timeout)
+            self.flush(seconds)
         except ElasticError as error:
             lost = error
         self._ask(job_calls.Drain(self.name))
-        self.wait(timeout, progress=False)
+        self._wait(seconds, deadline, progress=False)
         if lost is not None:
             raise lost
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from dask_elastic.runtime.protocol import group_calls, job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
-from dask_elastic.runtime.protocol.job_status import ENDED, Status
+from dask_elastic.runtime.protocol.job_status import ENDED_NAMES, Status
 from dask_elastic.vocab.errors import MoveRefused
 
 STOPPED = Status.STOPPED.value
@@ -25,7 +25,7 @@ def unchanged(job: str, status: str, what: str) -> str:
     >>> unchanged("words", "finished", "cores"), unchanged("words", "running", "cores")
     ("job 'words' has finished: its cores do not change", '')
     """
-    if status not in {ended.value for ended in ENDED}:
+    if status not in ENDED_NAMES:
         return ""
     return f"job {job!r} has {'been stopped' if status == STOPPED else status}: its {what} do not change"
 

@@ -66,7 +66,7 @@ class Describe(Call[JobDescription]):
 
 
 class Wait(Call[JobDescription]):
-    """Describe a job once it has ended, or after `timeout` seconds."""
+    """Describe a job once it has ended and changes its folder no more, or after `timeout` seconds."""
 
     job: str
     timeout: float

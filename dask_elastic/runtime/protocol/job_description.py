@@ -159,6 +159,8 @@ class JobDescription(SharedMethods):
         The random identifier of this run, which restarts keep.
     sharing : tuple of SharingStatus
         How windowed computes keep their partials, where that has been set or has changed.
+    settled : bool
+        False in the answer to `Wait` if the job has ended, and the folder of its checkpoints may still change.
     """
 
     name: str
@@ -189,11 +191,17 @@ class JobDescription(SharedMethods):
     stalled: tuple[StalledCall, ...] = ()
     run: str = ""
     sharing: tuple[SharingStatus, ...] = ()
+    settled: bool = True
 
     @property
     def live(self) -> bool:
         """Whether the job has not ended."""
         return self.status not in ENDED
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a wait for the end of the job goes on."""
+        return self.live or not self.settled
 
     @property
     def rows_read(self) -> int:

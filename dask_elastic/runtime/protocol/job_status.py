@@ -33,6 +33,9 @@ class JobEvent(Enum):
 ENDED = frozenset({Status.FINISHED, Status.STOPPED, Status.FAILED})
 """The statuses that a job never leaves."""
 
+ENDED_NAMES = tuple(sorted(status.value for status in ENDED))
+"""These, as `Job.status` returns them."""
+
 TABLE: dict[tuple[Status, JobEvent], Status] = {
     (Status.STARTING, JobEvent.STARTED): Status.RUNNING,
     (Status.STARTING, JobEvent.STOP_REQUESTED): Status.STOPPED,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_elastic._version import __version__
@@ -31,6 +33,7 @@ from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves
 from dask_elastic.runtime.scheduler.homes.placement_driver import PlacementDriver
 from dask_elastic.runtime.scheduler.homes.planned_restarts import PlannedRestarts
 from dask_elastic.runtime.scheduler.homes.retirement import Retirement
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_health import JobHealth
 from dask_elastic.runtime.scheduler.job_queries import JobQueries
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -261,19 +264,39 @@ class Coordinator:
     async def wait(self, call: job_calls.Wait) -> JobDescription:
         """Describe a job once it has ended, or after the timeout.
 
-        The client may then delete the folder of its checkpoints: nothing more is changed there, unless storage hangs or
-        a part may still run.
+        Once the description is settled, the client may delete the folder of its checkpoints: nothing more is changed
+        there, unless storage hangs or a part may still run.
         """
         record = self.jobs.record(call.job)
+        deadline = time.monotonic() + call.timeout
         await record.ended(call.timeout)
-        if not record.live and record.checkpoints is not None:
-            await self._parts_ended(record)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(NOTED_SECONDS):
-                    await record.checkpoints.end_noted.wait()
-                    await record.checkpoints.quiet()
-                    await self.epochs.settled(record.name)
-        return self._description(record)
+        settled = record.live or await self._settled(record, deadline - time.monotonic())
+        return replace(self._description(record), settled=settled)
+
+    async def _settled(self, record: JobRecord, seconds: float) -> bool:
+        """Return whether nothing changes the folder of a job that has ended; looks so many seconds at most.
+
+        What is waited for is the same for all calls, so that a client that calls often waits no longer than others.
+        """
+        state = record.checkpoints
+        if state is None:
+            return True
+        if state.settling is None:
+            state.settling = asyncio.ensure_future(self._settle(record, state))
+            self.health.keep(state.settling)
+        await asyncio.wait([settling := state.settling], timeout=max(0.0, seconds))
+        if settling.done() and not settling.cancelled():
+            settling.result()
+        return settling.done()
+
+    async def _settle(self, record: JobRecord, state: JobCheckpoints) -> None:
+        """Return when nothing changes the folder of a job that has ended, or it has had the time for this."""
+        await self._parts_ended(record)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NOTED_SECONDS):
+                await state.end_noted.wait()
+                await state.quiet()
+                await self.epochs.settled(record.name)
 
     @staticmethod
     async def _parts_ended(record: JobRecord) -> None:

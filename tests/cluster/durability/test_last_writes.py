@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,51 @@ def test_no_file_appears_after_the_end_of_a_job(client, wait_until, slow, tmp_pa
     if end == "wait":
         stopping.join(100)
     assert not (tmp_path / "checkpoints").exists()
+
+
+CHANGES = "the folder of its checkpoints may still change after 0.5 s: wait again before you delete it"
+
+
+def test_wait_for_a_finished_job_ends_by_its_timeout_while_the_storage_hangs(
+    client, wait_until, monkeypatch, slow, tmp_path
+):
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.NOTED_SECONDS", 100.0)
+    slow.released.set()
+    released = threading.Event()
+
+    def hanging(*_):
+        released.wait(100)
+
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.note_ended", hanging)
+    job = de.submit(followed(tmp_path / "out", parallel=1, executors=1), client, checkpoint=tmp_path / "checkpoints")
+    wait_until(lambda: job.status == "finished", "the job has ended")
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=f"'durable' has finished, but its storage has not answered, and {CHANGES}"):
+        job.wait(timeout=0.5, progress=False)
+    assert time.monotonic() - began < 50
+    released.set()
+    job.wait(**RUN)
+
+
+def test_wait_for_a_stopped_job_ends_by_its_timeout_while_the_storage_hangs(client, wait_until, monkeypatch, tmp_path):
+    monkeypatch.setattr("dask_elastic.runtime.worker.part_checkpoints.LAST_SECONDS", 100.0)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.PARTS_SECONDS", 100.0)
+    hanging = SlowWrites(100)
+    monkeypatch.setattr(LocalFiles, "write", hanging.patch())
+    job = begun(client, tmp_path, wait_until, hanging)
+    stopping = threading.Thread(target=job.stop)
+    stopping.start()
+    wait_until(lambda: job.status == "stopped", "the job has ended")
+    began = time.monotonic()
+    with pytest.raises(JobStopped) as raised:
+        job.wait(timeout=0.5, progress=False)
+    assert time.monotonic() - began < 50
+    assert raised.value.__notes__ == [f"Its storage has not answered, and {CHANGES}."]
+    hanging.released.set()
+    stopping.join(100)
+    with pytest.raises(JobStopped) as settled:
+        job.wait(**RUN)
+    assert not hasattr(settled.value, "__notes__")
 
 
 def test_storage_that_hangs_is_named_and_does_not_hold_up_the_end_of_a_job(

@@ -94,6 +94,55 @@ def test_wait_for_a_job_that_fails_does_not_wait_for_a_worker_that_reports_no_mo
     asyncio.run(run())
 
 
+def test_wait_for_a_job_that_has_ended_returns_after_its_timeout_while_a_worker_writes(fake, workers, tmp_path):
+    async def run():
+        coordinator, _ = await started(fake, workers, tmp_path)
+        gate = workers.held["b", part_calls.End] = asyncio.Event()
+        stopping = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
+        await until(lambda: len(workers.asked(part_calls.End)) == 2)
+        for seconds in (0.0, 0.1, 0.0):
+            described = await asyncio.wait_for(coordinator.wait(job_calls.Wait("job", seconds)), 20)
+            assert described.status is Status.STOPPED
+            assert described.awaited
+        gate.set()
+        described = await asyncio.wait_for(coordinator.wait(job_calls.Wait("job", 60.0)), 20)
+        await stopping
+        assert not described.awaited
+        assert not (await coordinator.wait(job_calls.Wait("job", 0.0))).awaited
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_wait_without_time_for_a_job_that_has_ended_tells_at_once_that_its_folder_is_settled(fake, workers, tmp_path):
+    async def run():
+        coordinator, _ = await started(fake, workers, tmp_path)
+        await coordinator.stop(job_calls.Stop("job"))
+        assert not (await coordinator.wait(job_calls.Wait("job", 0.0))).awaited
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_waits_for_a_job_whose_storage_hangs_share_the_time_that_they_give_it(fake, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 0.3)
+    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.1)
+
+    async def run():
+        coordinator, _ = await started(fake, workers, tmp_path)
+        gate = workers.held["b", part_calls.End] = asyncio.Event()
+        stopping = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
+        await until(lambda: len(workers.asked(part_calls.End)) == 2)
+        async with asyncio.timeout(20):
+            while (await coordinator.wait(job_calls.Wait("job", 0.05))).awaited:
+                pass
+        gate.set()
+        await stopping
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("closes", [False, True], ids=["before", "while it closes"])
 def test_scheduler_closes_without_the_answer_of_a_worker_to_the_end_of_a_job_that_has_failed(
     fake, workers, tmp_path, closes
