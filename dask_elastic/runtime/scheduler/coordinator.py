@@ -99,9 +99,9 @@ class Coordinator:
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.sharing = SharingChanges(self.jobs, self.calls, functools.partial(scheduler.log_event, TOPIC))
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control, self.sharing.look)
-        self.starts = JobStarts(self.workers, self.jobs, self.calls)
-        self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.ends = PartEnds(self.calls)
+        self.starts = JobStarts(self.workers, self.jobs, self.calls, self.ends)
+        self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.restarts = Restarts(self.starts, self.calls, self.ends, self.cores, self._runs)
         self.health = JobHealth(
             self.jobs,
@@ -298,11 +298,11 @@ class Coordinator:
                 await state.quiet()
                 await self.epochs.settled(record.name)
 
-    @staticmethod
-    async def _parts_ended(record: JobRecord) -> None:
-        """Return when the parts of a job that has ended have written their last files, and no restart writes any."""
+    async def _parts_ended(self, record: JobRecord) -> None:
+        """Return when the parts of a job that has ended have written their last files, and no start makes others."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PARTS_SECONDS):
+                await self.ends.started(record)
                 if record.checkpoints is not None:
                     await record.checkpoints.parts_ended.wait()
                     async with record.checkpoints.reserving:
@@ -363,8 +363,8 @@ class Coordinator:
             ended = asyncio.ensure_future(self.ends.note_end(record))
             self.health.keep(ended)
             await asyncio.wait([ended], timeout=NOTED_SECONDS)
+        await self._parts_ended(record)
         if record.checkpoints is not None:
-            await self._parts_ended(record)
             # A manifest that is being written would appear later.
             async with record.checkpoints.publishing:
                 pass
@@ -421,6 +421,7 @@ class Coordinator:
         self.leaving.cancel()
         self.membership.stop()
         self.health.stop()
+        self.ends.close()
 
     async def close(self) -> None:
         """Forget every job; no call to a worker is in flight afterwards."""

@@ -16,7 +16,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.control.lease import CLOCK_ERROR
 from dask_elastic.control.placement.choices import SPREAD
-from dask_elastic.planning.initial import InitialPlacement, PlacementRequest, place
+from dask_elastic.planning.initial import InitialPlacement, place
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import Call, Version
@@ -31,7 +31,8 @@ from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
 from dask_elastic.runtime.scheduler.job_queries import is_over
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord, lease_seconds
 from dask_elastic.runtime.scheduler.job_table import JobTable
-from dask_elastic.runtime.scheduler.paradigm import continued_instances, demands, first_groups
+from dask_elastic.runtime.scheduler.paradigm import at_homes, continued_instances, demands, first_groups
+from dask_elastic.runtime.scheduler.part_ends import PartEnds
 from dask_elastic.runtime.scheduler.worker_calls import NotHosting, WorkerCalls
 from dask_elastic.runtime.scheduler.workers import Workers
 from dask_elastic.vocab.errors import ElasticError, NodeLost, NoWorkers, PlanningError, SubmitError, VersionMismatch
@@ -46,7 +47,6 @@ ROUNDS = 4
 
 RUN_DIGITS = 12
 """Hexadecimal digits of the random identifier of a run."""
-
 
 Homes: TypeAlias = Mapping[str, Sequence[int]]
 """The node that is wanted for each executor, by component."""
@@ -78,12 +78,15 @@ class JobStarts:
         The jobs; a job that starts is added.
     calls : WorkerCalls
         Calls the workers.
+    ends : PartEnds
+        Has ends of jobs wait for starts.
     """
 
-    def __init__(self, workers: Workers, jobs: JobTable, calls: WorkerCalls):
+    def __init__(self, workers: Workers, jobs: JobTable, calls: WorkerCalls, ends: PartEnds):
         self.workers = workers
         self.jobs = jobs
         self.calls = calls
+        self.ends = ends
         self._generation = 0
 
     async def candidates(self, version: str) -> Candidates:
@@ -183,24 +186,23 @@ class JobStarts:
         record.silent = frozenset(candidates.silent)
         generation, replaced = record.spec.generation, self.jobs.get(call.name)
         self.jobs[call.name] = record
-        try:
-            if replaced is not None:
-                await self._on_all(record, lambda node: part_calls.CheckCode(call.name, call.components))
-                await make_room(replaced)
-                # The newest job is the last one.
-                self.jobs.pop(call.name, None)
-                self.jobs[call.name] = record
-            await self._start(record)
-        except BaseException as error:
-            started = isinstance(error, Exception) and record.status is not Status.STARTING
-            if started and await is_over(record, generation, isinstance(error, NodeLost)):
-                text = error_text(dump_error(error))
-                logger.warning("job %r has restarted while its sources started: %s", call.name, text)
-                return record
-            await self._discard(record, replaced, error)
-            raise
-        if not record.live:
-            await self.end_again(record)
+        with self.ends.start(record):
+            try:
+                if replaced is not None:
+                    await self._on_all(record, lambda node: part_calls.CheckCode(call.name, call.components))
+                    await make_room(replaced)
+                    # The newest job is the last one.
+                    self.jobs.pop(call.name, None)
+                    self.jobs[call.name] = record
+                await self._start(record)
+            except BaseException as error:
+                started = isinstance(error, Exception) and record.status is not Status.STARTING
+                if started and await is_over(record, generation, isinstance(error, NodeLost)):
+                    text = error_text(dump_error(error))
+                    logger.warning("job %r has restarted while its sources started: %s", call.name, text)
+                    return record
+                await self._discard(record, replaced, error)
+                raise
         return record
 
     async def _discard(self, record: JobRecord, replaced: JobRecord | None, error: BaseException) -> None:
@@ -218,7 +220,7 @@ class JobStarts:
             else:
                 del self.jobs[record.name]
 
-    async def end_again(self, record: JobRecord) -> None:
+    async def _end_again(self, record: JobRecord) -> None:
         """End the parts of a job that was stopped or forgotten when some nodes did not host them yet."""
         kept = self.jobs.get(record.name) is record and not record.freed
         await self.calls.tell(record, (part_calls.End if kept else part_calls.Forget)(*record.generation_id))
@@ -347,11 +349,12 @@ class JobStarts:
         if record.ended_at is not None:
             return
         record.begin_generation(spec, placement.oversubscribed)
-        try:
-            await self._start(record)
-        except BaseException:
-            await self.calls.tell(record, part_calls.Forget(*record.generation_id))
-            raise
+        with self.ends.start(record):
+            try:
+                await self._start(record)
+            except BaseException:
+                await self.calls.tell(record, part_calls.Forget(*record.generation_id))
+                raise
 
     async def _planned_again(self, call: Submit, nodes: list[str], instances: dict[str, int]) -> Homes | None:
         """Return as `_planned`; a job that runs already is restarted without a plan rather than not at all."""
@@ -391,7 +394,7 @@ class JobStarts:
         free = self._free(nodes, restarted)
         requests = demands(call.options.paradigm, call.summaries, call.cores, free, instances)
         try:
-            requests = [_at_home(request, nodes, moved) for request in requests]
+            requests = [at_homes(request, nodes, moved) for request in requests]
             return place(requests, free, wanted, self.workers.growth.workers)
         except PlanningError as error:
             raise SubmitError(str(error)) from error
@@ -414,17 +417,21 @@ class JobStarts:
             raise SubmitError(f"placement={call.options.placement!r}: {error}") from error
 
     async def _start(self, record: JobRecord) -> None:
-        """Start a generation; drain it if a drain was requested during the start, or of an earlier generation."""
+        """Start a generation; drain it if this was requested, also earlier; end its parts if the job ends meanwhile."""
         spec, generation = record.spec, record.generation_id
         await self._on_all(record, part_calls.Prepare.for_nodes(spec, record.components))
-        await self.calls.all(record, part_calls.StartExecutors(*generation))
-        record.change(JobEvent.STARTED)
-        if record.draining:
-            # At once: no epoch may be committed that no source reads any more.
-            record.change(JobEvent.DRAIN_REQUESTED)
-        await self.calls.all(record, part_calls.StartSources(*generation))
+        if record.live:
+            await self.calls.all(record, part_calls.StartExecutors(*generation))
+            record.change(JobEvent.STARTED)
+        if record.live:
+            if record.draining:
+                # At once: no epoch may be committed that no source reads any more.
+                record.change(JobEvent.DRAIN_REQUESTED)
+            await self.calls.all(record, part_calls.StartSources(*generation))
         if record.draining and record.live and record.runs(spec.generation):
             await self.calls.all(record, part_calls.Drain(*generation))
+        if not record.live:
+            await self._end_again(record)
 
     async def _on_all(self, record: JobRecord, call: Callable[[int], Call[None]]) -> None:
         """Call each worker of a job; raises the first error once all have answered."""
@@ -441,10 +448,3 @@ def _planned_homes(call: Submit, spread: InitialPlacement, free: list[int]) -> H
 
     flows = [ComponentFlow(s.name, s.inputs, s.rate) for s in call.summaries if s.kind != "sink"]
     return initial_homes(call.options.placement, flows, spread, free)
-
-
-def _at_home(request: PlacementRequest, nodes: list[str], homes: Mapping[ExecutorKey, str]) -> PlacementRequest:
-    """Return a request with the nodes that are given for some executors and instances, as far as they are left."""
-    places = {address: node for node, address in enumerate(nodes)}
-    given = (places.get(homes.get((request.name, index), "")) for index in range(request.instances or 0))
-    return replace(request, homes=tuple(given)) if homes else request

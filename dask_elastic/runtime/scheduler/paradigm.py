@@ -63,6 +63,28 @@ def demands(
     return [PlacementRequest(s.name, s.instances, s.kind == "compute", cores.get(s.name)) for s in parts]
 
 
+def at_homes(request: PlacementRequest, nodes: Sequence[str], homes: Mapping[tuple[str, int], str]) -> PlacementRequest:
+    """Return a request with the nodes that are given for some executors and instances, as far as they are left.
+
+    Parameters
+    ----------
+    request : PlacementRequest
+        The demand of a component.
+    nodes : sequence of str
+        The address of each node.
+    homes : mapping of (str, int) to str
+        Addresses by component and number.
+
+    Examples
+    --------
+    >>> at_homes(PlacementRequest("counted", 2, True), ["a", "b"], {("counted", 0): "b", ("counted", 1): "c"}).homes
+    (1, None)
+    """
+    places = {address: node for node, address in enumerate(nodes)}
+    given = (places.get(homes.get((request.name, index), "")) for index in range(request.instances or 0))
+    return replace(request, homes=tuple(given)) if homes else request
+
+
 def continued_instances(
     paradigm: str, summaries: Iterable[ComponentSummary], running: Mapping[str, int], slots: int
 ) -> dict[str, int]:

@@ -6,8 +6,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from distributed.comm.addressing import get_address_host
 
@@ -50,6 +52,35 @@ class PartEnds:
 
     def __init__(self, calls: WorkerCalls):
         self.calls = calls
+        # Starts that call workers, of jobs that have not ended when they begin.
+        self._starts: WeakKeyDictionary[JobRecord, set[asyncio.Future[None]]] = WeakKeyDictionary()
+
+    @contextmanager
+    def start(self, record: JobRecord) -> Iterator[None]:
+        """Have the end of a job wait for a start in the block, which ends the parts of a job that ends meanwhile.
+
+        Workers do not host them yet when the end of the job calls them.
+        """
+        over = asyncio.get_running_loop().create_future()
+        starts = self._starts.setdefault(record, set())
+        starts.add(over)
+        try:
+            yield
+        finally:
+            starts.discard(over)
+            if not over.done():
+                over.set_result(None)
+
+    async def started(self, record: JobRecord) -> None:
+        """Return when no start of a job that has ended calls workers any more."""
+        if starts := self._starts.get(record):
+            await asyncio.wait([*starts])
+
+    def close(self) -> None:
+        """Let no end wait for a start any more, because the scheduler closes."""
+        for starts in self._starts.values():
+            for over in starts:
+                over.cancel()
 
     async def before_restart(self, record: JobRecord, lost: Collection[str]) -> None:
         """End the parts of a generation that is halted; returns when they cannot emit, or the job has ended.

@@ -223,10 +223,8 @@ class Restarts:
         if not nodes:
             raise NodeLost(f"no worker is left for job {record.name!r}")
         await self.starts.restart(record, nodes, stays=planned)
-        if not record.live:
-            await self.starts.end_again(record)
-            return
-        self._started(record)
+        if record.live:
+            self._started(record)
 
 
 def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:

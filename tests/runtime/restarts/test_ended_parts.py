@@ -38,8 +38,20 @@ async def until(condition):
             await asyncio.sleep(0.005)
 
 
+def starting(fake, workers, folder):
+    """Return a coordinator with a job of which worker b prepares its part, what lets it, and the end of the submit."""
+    coordinator = Coordinator(workers)
+    gate = workers.held["b", part_calls.Prepare] = asyncio.Event()
+    call = fake.submission(executors=2) if folder is None else submission(fake, folder)
+    return coordinator, gate, asyncio.ensure_future(coordinator.submit(call))
+
+
 def submission(fake, folder):
     return fake.submission(executors=2, checkpoint=str(folder), checkpoint_interval=3600.0)
+
+
+async def stop(coordinator):
+    await coordinator.stop(job_calls.Stop("job"))
 
 
 async def started(fake, workers, folder):
@@ -89,6 +101,71 @@ def test_wait_for_a_job_that_fails_does_not_wait_for_a_worker_that_reports_no_mo
             gate.set()
         assert (await asyncio.wait_for(waiting, 20)).status is Status.FAILED
         gate.set()
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize("forgets", [False, True])
+def test_stop_of_a_job_that_starts_returns_when_the_parts_that_are_being_prepared_have_ended(
+    fake, workers, tmp_path, checkpoints, forgets
+):
+    async def run():
+        coordinator, gate, submitted = starting(fake, workers, tmp_path if checkpoints else None)
+        await until(lambda: len(workers.asked(part_calls.Prepare)) == 2)
+        stopping = asyncio.ensure_future(coordinator.forget(job_calls.Forget("job")) if forgets else stop(coordinator))
+        await until(lambda: coordinator.jobs["job"].ended_at is not None)
+        await fake.settle()
+        assert not stopping.done()
+        gate.set()
+        await asyncio.wait_for(stopping, 20)
+        kinds = [type(call) for _, call in workers.calls]
+        assert part_calls.StartExecutors not in kinds
+        assert {part_calls.End, part_calls.Forget}.intersection(kinds[-2:])
+        prepared = max(number for number, kind in enumerate(kinds) if kind is part_calls.Prepare)
+        assert kinds[prepared + 1 :].count(part_calls.End) >= 2
+        assert (await submitted).status is Status.STOPPED
+
+    asyncio.run(run())
+
+
+def test_stop_of_a_job_that_starts_gives_up_waiting_for_a_worker_that_prepares_its_part(fake, workers, monkeypatch):
+    monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 0.2)
+
+    async def run():
+        coordinator, gate, submitted = starting(fake, workers, None)
+        await until(lambda: len(workers.asked(part_calls.Prepare)) == 2)
+        await asyncio.wait_for(stop(coordinator), 20)
+        assert not submitted.done()
+        gate.set()
+        assert (await submitted).status is Status.STOPPED
+
+    asyncio.run(run())
+
+
+def test_scheduler_closes_without_waiting_for_a_worker_that_prepares_its_part(fake, workers):
+    async def run():
+        coordinator, gate, submitted = starting(fake, workers, None)
+        await until(lambda: len(workers.asked(part_calls.Prepare)) == 2)
+        await asyncio.wait_for(coordinator.close(), 20)
+        gate.set()
+        await submitted
+
+    asyncio.run(run())
+
+
+def test_wait_for_a_job_that_was_stopped_in_its_start_returns_when_its_parts_have_ended(fake, workers, tmp_path):
+    async def run():
+        coordinator, gate, submitted = starting(fake, workers, tmp_path)
+        await until(lambda: len(workers.asked(part_calls.Prepare)) == 2)
+        stopping = asyncio.ensure_future(stop(coordinator))
+        await until(lambda: coordinator.jobs["job"].checkpoints.end_noted.is_set())
+        assert (await coordinator.wait(job_calls.Wait("job", 0.1))).awaited
+        gate.set()
+        assert not (await asyncio.wait_for(coordinator.wait(job_calls.Wait("job", 60.0)), 20)).awaited
+        await stopping
+        await submitted
         await coordinator.close()
 
     asyncio.run(run())
