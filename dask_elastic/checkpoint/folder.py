@@ -18,7 +18,8 @@ from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.remote_files import RemoteFiles
 from dask_elastic.checkpoint.storage.folder_changes import FolderChanges
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
-from dask_elastic.vocab.text.shown_url import shown_url
+from dask_elastic.vocab.text.shown_error import shown_error
+from dask_elastic.vocab.text.shown_url import lacks_password, shown_url
 
 Files: TypeAlias = LocalFiles | RemoteFiles
 _PART_BYTES = 16 << 20
@@ -67,6 +68,11 @@ class CheckpointFolder:
             raise CheckpointError(f"a checkpoint folder is {url!r}; give a path or a URL such as s3://bucket/job.")
         self.url = text.rstrip("/") if "://" in text else Path(text).expanduser().absolute().as_posix()
         self.shown = shown_url(self.url)
+        if lacks_password(self.url):
+            raise CheckpointError(
+                f"checkpoint folder {self.url}: *** stands for a password, which texts and the status of a job do not "
+                "show. Give the URL with the password."
+            )
         self.storage_options = dict(storage_options or {})
         self._changes = changes or FolderChanges()
         self._open()
@@ -83,7 +89,7 @@ class CheckpointFolder:
                 f"checkpoint folder {self.shown}: {type(error).__name__}: {shown_url(error)}. Use a local path, or a "
                 "URL of a file system that fsspec supports, and install its library on the client, the scheduler and "
                 "all workers."
-            ) from error
+            ) from shown_error(error)
         self._full_url: str = filesystem.unstrip_protocol(root)
         self._root: str = root
         self._files: Files = (
@@ -135,7 +141,7 @@ class CheckpointFolder:
             self._change(path, lambda: self._files.delete(path))
         except Exception as error:
             # The libraries of object stores raise errors of their own.
-            raise self._failure(step, path, error) from error
+            raise self._failure(step, path, error) from shown_error(error)
         if found != contents:
             raise CheckpointError(f"{self.where(path)}: the contents differ from what was written. Use other storage.")
 
@@ -172,7 +178,7 @@ class CheckpointFolder:
         except CheckpointError:
             raise
         except Exception as error:
-            raise self._failure("write", path, error) from error
+            raise self._failure("write", path, error) from shown_error(error)
         return FileRef(path, measured.nbytes, measured.checksum, rows)
 
     @property
@@ -234,7 +240,7 @@ class CheckpointFolder:
         except CheckpointError:
             raise
         except Exception as error:
-            raise self._failure("write", path, error) from error
+            raise self._failure("write", path, error) from shown_error(error)
         return True
 
     def read(self, ref: FileRef) -> pa.Buffer:
@@ -293,7 +299,7 @@ class CheckpointFolder:
         except CheckpointError:
             raise
         except Exception as error:
-            raise self._failure("read", ref.path, error) from error
+            raise self._failure("read", ref.path, error) from shown_error(error)
 
     def open(self, ref: FileRef) -> pa.NativeFile:
         """Check a file, and open it; a large one is not in memory as a whole: a remote one is copied to a local file.
@@ -324,7 +330,7 @@ class CheckpointFolder:
         except CheckpointError:
             raise
         except Exception as error:
-            raise self._failure("read", ref.path, error) from error
+            raise self._failure("read", ref.path, error) from shown_error(error)
 
     def _opened(self, ref: FileRef) -> pa.NativeFile:
         file = self._files.open(ref.path)
@@ -351,7 +357,7 @@ class CheckpointFolder:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise self._failure("read", path, error) from error
+            raise self._failure("read", path, error) from shown_error(error)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the size of each file directly in a folder, by name; empty if there is no such folder."""
@@ -375,7 +381,7 @@ class CheckpointFolder:
         except CheckpointError:
             raise
         except Exception as error:
-            raise self._failure(step, path, error) from error
+            raise self._failure(step, path, error) from shown_error(error)
 
     def _within(self, nbytes: int, action: Callable[[], _Result]) -> _Result:
         return within(lambda: seconds_for(nbytes), action, self.shown)

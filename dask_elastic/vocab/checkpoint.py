@@ -68,7 +68,7 @@ class CheckpointStatus:
     Parameters
     ----------
     url : str
-        The folder, for people: a password in it appears as ``***``.
+        The folder, for people: a password in it appears as ``***``, and `resume` needs the URL with the password.
     number : int
         The newest complete checkpoint, from which a restart continues; 0 for none.
     age : float or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from dask_elastic.connectors.sinks.parquet import _Directory
 from dask_elastic.connectors.sinks.rolling_files import RollingFiles
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.vocab.errors import ElasticError
+from dask_elastic.vocab.text.shown_error import ShownError, shown_error
 from dask_elastic.vocab.text.shown_url import shown_url
 
 URL = "memory://user:s:ecret@host/checkpoints"
@@ -34,6 +36,23 @@ SHOWN = "memory://user:***@host/checkpoints"
         ("sftp://user:se'c\"ret@host/a", "sftp://user:***@host/a"),
         ("sftp://user:p%40w@[fe80::1]:22/a", "sftp://user:***@[fe80::1]:22/a"),
         ("s3://KEY:se/cr/et@bucket/a", "s3://KEY:***@bucket/a"),
+        ("https://ghp_secret@host/a", "https://***@host/a"),
+        ("see git+https://ghp_secret@host:80/a?b", "see git+https://***@host:80/a?b"),
+        ("https://host?x=a@b and https://host/a@b", "https://host?x=a@b and https://host/a@b"),
+        ("https://h:80?x=a@b", "https://h:80?x=a@b"),
+        ("https://h:80#a@b, https://h?a=b:c@d", "https://h:80#a@b, https://h?a=b:c@d"),
+        ("sftp://user:se cr et@host/a@b", "sftp://user:***@host/a@b"),
+        ("no way to sftp://user:12ab c@host/a, or b@c", "no way to sftp://user:***@host/a, or b@c"),
+        ("sftp://user:12 34@host/a", "sftp://user:***@host/a"),
+        ("simplecache::sftp://user:it's se/c ret@host/a", "simplecache::sftp://user:***@host/a"),
+        ("no way to tcp://host:8786 or a@b", "no way to tcp://host:8786 or a@b"),
+        ("no way to tcp://host:8786: a@b", "no way to tcp://host:8786: a@b"),
+        ("host=h password='se cret' user=u", "host=h password=*** user=u"),
+        (r"host=h password='it\'s se cret'", "host=h password=***"),
+        ("password = 'se cret' user=u", "password = *** user=u"),
+        ("host=h password = secret user=u", "host=h password = *** user=u"),
+        (repr("a password='se cret' \""), r"""'a password=*** "'"""),
+        ("'https://host/a?token=' and 'b'", "'https://host/a?token=' and 'b'"),
         ("zip://a.zip::https://u:secret@host/a", "zip://a.zip::https://u:***@host/a"),
         ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
         ("['http://host:80','a@b']", "['http://host:80','a@b']"),
@@ -48,6 +67,11 @@ SHOWN = "memory://user:***@host/checkpoints"
 )
 def test_only_passwords_are_hidden(url, shown):
     assert shown_url(url) == shown
+
+
+def traced(raised):
+    """What a program prints that ends by an error: the text of its causes, too."""
+    return "".join(traceback.format_exception(raised.value))
 
 
 class Refusal(Exception):
@@ -68,8 +92,9 @@ def test_folders_and_their_errors_hide_the_password(monkeypatch, caplog):
     monkeypatch.setattr(folder, "_files", type("Files", (), dict.fromkeys(("write", "read", "sizes"), refuse))())
     with pytest.raises(ElasticError, match="Refusal") as refused:
         folder.write("state/1/rows.arrows", [b"rows"])
-    for text in (str(missing.value), str(refused.value), caplog.text):
+    for text in (traced(missing), traced(refused), caplog.text):
         assert "ecret" not in text
+    assert f"Refusal: cannot connect to {SHOWN}" in traced(refused)
 
 
 def test_unknown_protocol_is_refused_without_the_password():
@@ -77,6 +102,17 @@ def test_unknown_protocol_is_refused_without_the_password():
         CheckpointFolder("nonsense://user:secret@host/checkpoints")
     assert "nonsense://user:***@host/checkpoints" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", [SHOWN, "https://***@host/a", "https://host/a?sig=***"])
+def test_url_that_was_shown_to_people_is_refused_with_the_reason(url):
+    with pytest.raises(ElasticError, match=r"stands for a password.*Give the URL with the password"):
+        CheckpointFolder(url)
+
+
+@pytest.mark.parametrize("url", ["memory://host/***", "memory://user:s***@host/a", "/data/***/a:***@b"])
+def test_url_with_stars_elsewhere_is_a_folder(url):
+    assert CheckpointFolder(url).url == url
 
 
 def test_descriptions_of_checkpoints_hide_the_password():
@@ -112,5 +148,64 @@ def test_errors_of_sources_and_sinks_hide_the_password(use, monkeypatch):
     monkeypatch.setattr("dask_elastic.connectors.sources.parquet.find_files", refuse)
     with pytest.raises(ElasticError) as refused:
         use(broken)
-    assert "ecret" not in str(refused.value)
+    assert "ecret" not in traced(refused)
     assert SHOWN in str(refused.value)
+    assert f"OSError: cannot connect to {SHOWN}" in traced(refused)
+
+
+def raised_by(raising):
+    """The error that a function raises."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever it is
+        raising()
+    return raised.value
+
+
+def after(first, second, explicit):
+    """Raise an error while another one is handled."""
+    try:
+        raise first
+    except Exception as error:
+        raise second from (error if explicit else None)
+
+
+def while_handled(first, second):
+    """Raise an error while another one is handled, which becomes its context."""
+    try:
+        raise first
+    finally:
+        raise second
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (raised_by(lambda: after(OSError(URL), ValueError("cannot be reached"), explicit=True)), True),
+        (raised_by(lambda: while_handled(OSError(URL), ValueError("cannot be reached"))), True),
+        (raised_by(lambda: after(OSError(URL), ValueError("cannot be reached"), explicit=False)), False),
+        (ExceptionGroup("two hosts", [OSError(URL), OSError("no route")]), True),
+        (ValueError("cannot be reached"), False),
+    ],
+)
+def test_error_from_which_another_is_raised_hides_the_passwords_of_all_that_its_traceback_shows(error, shown):
+    cause = shown_error(error)
+    text = "".join(traceback.format_exception(cause))
+    assert "ecret" not in text
+    assert isinstance(cause, ShownError) is shown
+    if not shown:
+        assert cause is error
+        return
+    assert SHOWN in text
+    assert f"{type(error).__name__}: {error.args[0]}" in text
+    # The lines that raised them stay.
+    before = traceback.format_exception(error)
+    assert [line for line in before if line.startswith("  File")] == [
+        line for line in traceback.format_exception(cause) if line.startswith("  File")
+    ]
+
+
+def test_errors_that_lead_to_each_other_are_shown_once():
+    first, second = OSError(URL), ValueError("cannot be reached")
+    first.__context__, second.__context__ = second, first
+    text = "".join(traceback.format_exception(shown_error(first)))
+    assert text.count(SHOWN) == 1
+    assert "ecret" not in text

@@ -12,6 +12,7 @@ from pyarrow import fs
 
 from dask_elastic.connectors.storage import locate
 from dask_elastic.vocab.errors import SinkError
+from dask_elastic.vocab.text.shown_error import shown_error
 from dask_elastic.vocab.text.shown_url import shown_url
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class DeltaFolder:
             try:
                 self.filesystem = fs.PyFileSystem(DeltaStorageHandler(path, self._options))
             except (DeltaError, OSError, ValueError) as error:
-                raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from error
+                raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from shown_error(error)
             self.root = ""
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
@@ -102,7 +103,7 @@ class DeltaFolder:
             table = self._table()
             metadata = table.metadata()
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: cannot be opened: {shown_url(error)}") from error
+            raise SinkError(f"{self._where}: cannot be opened: {shown_url(error)}") from shown_error(error)
         if metadata.partition_columns:
             raise SinkError(
                 f"{self._where}: the table is partitioned by {', '.join(metadata.partition_columns)}. sinks.Delta "
@@ -140,7 +141,7 @@ class DeltaFolder:
             except (DeltaError, OSError, ValueError) as error:
                 # Another writer may have committed the same transaction meanwhile: the next attempt sees it.
                 if attempt + 1 == ATTEMPTS:
-                    raise SinkError(f"{self._where}: cannot be committed: {shown_url(error)}") from error
+                    raise SinkError(f"{self._where}: cannot be committed: {shown_url(error)}") from shown_error(error)
 
     def of(self, transaction: DeltaTransaction) -> DeltaFolder:
         """Return where a transaction is committed: here, or at the table that the sink had before the job was resumed.
@@ -162,7 +163,7 @@ class DeltaFolder:
                 or self.filesystem.get_file_info(self.root + transaction.files[0].path).type is fs.FileType.File
             )
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: cannot be opened: {shown_url(error)}") from error
+            raise SinkError(f"{self._where}: cannot be opened: {shown_url(error)}") from shown_error(error)
         where = f"{self._where}, before {shown_url(transaction.table)}"
         return self if here else DeltaFolder(transaction.table, self._options, where)
 
@@ -182,7 +183,7 @@ class DeltaFolder:
                 return set()
             return set(pa.table(self._table().get_add_actions(flatten=True))["path"].to_pylist())
         except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: cannot be opened: {shown_url(error)}") from error
+            raise SinkError(f"{self._where}: cannot be opened: {shown_url(error)}") from shown_error(error)
 
     def append(self, files: Sequence[AddedFile]) -> None:
         """Add files without a transaction that could be repeated.
@@ -198,7 +199,7 @@ class DeltaFolder:
         try:
             self._add(self._table(), files, CommitProperties())
         except (DeltaError, OSError, ValueError) as error:
-            raise SinkError(f"{self._where}: cannot be committed: {shown_url(error)}") from error
+            raise SinkError(f"{self._where}: cannot be committed: {shown_url(error)}") from shown_error(error)
 
     def _create(self, rows: pa.Schema) -> None:
         from deltalake import DeltaTable

@@ -19,6 +19,7 @@ from dask_elastic.connectors.sinks.rolling_files import FinishedFile, RollingFil
 from dask_elastic.connectors.storage import full_path, locate
 from dask_elastic.topology.sink import Sink, SinkContext, SinkWriter
 from dask_elastic.vocab.errors import SinkError, TopologyError
+from dask_elastic.vocab.text.shown_error import shown_error
 from dask_elastic.vocab.text.shown_url import shown_url
 
 Mode = Literal["error", "overwrite", "append"]
@@ -149,7 +150,7 @@ class Parquet(Sink):
             if not context.restored:
                 self._apply_mode(filesystem, root, old, where)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from error
+            raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from shown_error(error)
         return _Writer(self, _Directory(filesystem, f"{root}/", where), siblings, of_run, context)
 
     def _apply_mode(self, filesystem: fs.FileSystem, root: str, old: list[str], where: str) -> None:
@@ -242,7 +243,7 @@ class _Writer(SinkWriter):
         try:
             filesystem, root = locate(url, self._sink.storage_options)
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from error
+            raise SinkError(f"{where}: cannot be opened: {shown_url(error)}") from shown_error(error)
         return _Directory(filesystem, f"{root}/", where)
 
     def recover(self, prepared: Sequence[object], checkpoint: int) -> None:
@@ -287,7 +288,9 @@ class _Directory:
             try:
                 self.filesystem.move(self.path + _hidden(name), self.path + name)
             except (OSError, pa.ArrowException) as error:
-                raise SinkError(f"{self.where}: {shown_url(f'cannot finish {self.path}{name}: {error}')}") from error
+                raise SinkError(
+                    f"{self.where}: {shown_url(f'cannot finish {self.path}{name}: {error}')}"
+                ) from shown_error(error)
         if names:
             self.sync()
 
@@ -306,7 +309,9 @@ class _Directory:
         try:
             return bool(self.filesystem.get_file_info(self.path + name).type is fs.FileType.NotFound)
         except (OSError, pa.ArrowException) as error:
-            raise SinkError(f"{self.where}: {shown_url(f'cannot find {self.path}{name}: {error}')}") from error
+            raise SinkError(f"{self.where}: {shown_url(f'cannot find {self.path}{name}: {error}')}") from shown_error(
+                error
+            )
 
     def sync(self) -> None:
         """Make the names of the files durable, where they are on a local disk."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dask_elastic.connectors.sinks.former_place import way_out
 from dask_elastic.vocab.errors import SinkError
+from dask_elastic.vocab.text.shown_error import shown_error
 from dask_elastic.vocab.text.shown_url import shown_url
 
 COMMITS = "dask_elastic_commits"
@@ -214,7 +215,7 @@ class PostgresSession:
         try:
             yield
         except self._error as error:
-            raise SinkError(f"{self._where}: {what}: {shown_url(error)}") from error
+            raise SinkError(f"{self._where}: {what}: {shown_url(error)}") from shown_error(error)
 
 
 def quoted(name: str) -> str:

@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from dask_elastic.topology.schema import check_schema, plain_schema
 from dask_elastic.vocab.errors import SinkError
+from dask_elastic.vocab.text.shown_error import shown_error
 from dask_elastic.vocab.text.shown_url import shown_url
 
 GROUP_ROWS = 131_072
@@ -117,7 +118,9 @@ class RollingFiles:
                 table = pa.Table.from_batches(self._group, self.schema)
                 self._writer.write_table(table, row_group_size=table.num_rows)
         except (OSError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: {shown_url(f'cannot write {self._path}: {error}')}") from error
+            raise SinkError(f"{self._where}: {shown_url(f'cannot write {self._path}: {error}')}") from shown_error(
+                error
+            )
         self._group = []
         self._group_rows = self._group_bytes = 0
 
@@ -143,7 +146,9 @@ class RollingFiles:
             if isinstance(self._filesystem, fs.LocalFileSystem):
                 sync(self._path)
         except (OSError, pa.ArrowException) as error:
-            raise SinkError(f"{self._where}: {shown_url(f'cannot finish {self._path}: {error}')}") from error
+            raise SinkError(f"{self._where}: {shown_url(f'cannot finish {self._path}: {error}')}") from shown_error(
+                error
+            )
         done = FinishedFile(self._path, self._file_rows, nbytes)
         self._writer = self._stream = None
         self._number += 1

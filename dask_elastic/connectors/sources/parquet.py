@@ -18,6 +18,7 @@ from dask_elastic.topology.pace import cut
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.topology.state_kind import Duration
 from dask_elastic.vocab.errors import SourceError, TopologyError
+from dask_elastic.vocab.text.shown_error import shown_error
 from dask_elastic.vocab.text.shown_url import shown_url
 
 SUFFIXES = (".parquet", ".parq", ".pq")
@@ -171,7 +172,7 @@ class Parquet(ColumnSource):
         try:
             yield from scan
         except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{self!r}: cannot read {shown_url(f'{fragment.path}: {error}')}") from error
+            raise SourceError(f"{self!r}: cannot read {shown_url(f'{fragment.path}: {error}')}") from shown_error(error)
 
     def _files(self, agreed: Callable[[bytes], bytes] | None = None) -> _Files | None:
         """Return the files that all instances read; None if there are none."""
@@ -195,7 +196,7 @@ class Parquet(ColumnSource):
                 partition_base_dir=found[0].root if searched else None,
             )
         except (OSError, ValueError, ImportError, pa.ArrowException) as error:
-            raise SourceError(f"{self!r}: cannot be opened: {shown_url(error)}") from error
+            raise SourceError(f"{self!r}: cannot be opened: {shown_url(error)}") from shown_error(error)
         listing = "\n".join(f"{path} {size}" for path, size in sizes.items())
         return _Files(dataset, hashlib.blake2b(listing.encode(), digest_size=8).hexdigest())
 

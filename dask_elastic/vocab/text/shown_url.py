@@ -4,19 +4,50 @@ from __future__ import annotations
 
 import re
 
+_USER = r"""(?<!\bgit)(?<!\bgithub)  # of which a repository follows the colon
+    (://[^/?#@:\s'"[]*:)
+    (?!\d*[?#])  # a port
+"""
 _PASSWORD = re.compile(
-    r"""(?<!\bgit)(?<!\bgithub)  # of which a repository follows the colon
-    (://[^/@:\s'"[]*:)
+    rf"""{_USER}
     (?: (?:[^/\s'"]|['"](?!,))+  # a quote with a comma ends a URL in a list
       | (?!\d*/)(?:(?!://)[^\s'"])+?  # no port, so a password with a slash, which should be %2F
+      | (?!\d*(?:[\s,;:.)]|$))[^/'"\n]+?  # nor is this, so a password with a blank
     )@""",
     re.VERBOSE,
 )
-_PARAMETER = re.compile(
-    r"((?:^|[?&\s])[^=?&\s/]*(?:password|passwd|secret|token|api_?key|access_?key|account_?key|sig|signature)=)"
-    r"[^&#\s'\"]+",
-    re.IGNORECASE,
+_WHOLE = re.compile(
+    rf"""\A((?:[\w+.-]+::)*[\w+.-]+){_USER}(?!\d*(?:/|\Z))
+    (?: [^/\n]+ | (?:(?!://)[^\n])+? )@""",
+    re.VERBOSE,
 )
+"""A text that begins with a URL, whose password may have blanks and quotes, and blanks behind digits."""
+
+_TOKEN = re.compile(r"(\bhttps?://)[^/?#@:\s'\"]+@")
+_SECRET = r"[^=?&\s/]*(?:password|passwd|secret|token|api_?key|access_?key|account_?key|sig|signature)"
+_PARAMETER = re.compile(rf"((?:^|[?&\s]){_SECRET}=)[^&#\s'\"]+", re.IGNORECASE)
+_QUOTED = re.compile(
+    rf"""((?:^|\s){_SECRET}\s*=\s*)
+    (?: '(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | \\(['"]).*?\\\2 | (?<=\s)[^\s'"]+ )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""As in connection strings of libpq, which may quote values and have blanks beside the sign."""
+
+
+HIDDEN = "***"
+"""Stands for a password."""
+
+
+def lacks_password(url: str) -> bool:
+    """Return whether a URL was shown to people, so that it has no longer the password that it needs.
+
+    Examples
+    --------
+    >>> lacks_password("sftp://user:***@host/checkpoints"), lacks_password("sftp://user:secret@host/***")
+    (True, False)
+    """
+    other = url.replace(HIDDEN, "hidden")
+    return shown_url(url) == url and shown_url(other) != other
 
 
 def shown_url(text: object) -> str:
@@ -30,7 +61,8 @@ def shown_url(text: object) -> str:
     Returns
     -------
     str
-        The same with ``***`` in place of each password, and of each parameter that is one by its name.
+        The same with ``***`` in place of each password, of what precedes the host of ``https://``, such as a token,
+        and of each parameter that is one by its name.
 
     Examples
     --------
@@ -39,4 +71,8 @@ def shown_url(text: object) -> str:
     >>> shown_url("https://host/flights.parquet?version=1&sig=secret")
     'https://host/flights.parquet?version=1&sig=***'
     """
-    return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", str(text)))
+    given = str(text)
+    shown = _PASSWORD.sub(r"\1***@", given)
+    if shown == given:
+        shown = _WHOLE.sub(r"\1\2***@", given)
+    return _PARAMETER.sub(r"\1***", _QUOTED.sub(r"\1***", _TOKEN.sub(r"\1***@", shown)))
