@@ -62,9 +62,6 @@ T = TypeVar("T")
 NOTED_SECONDS = 1.0
 """Seconds for which a stop, and a wait for the end, last longer until the folder is not changed any more."""
 
-PARTS_SECONDS = 10.0
-"""Seconds for which they last longer at most until the workers have written their last files; see `LAST_SECONDS`."""
-
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
 
@@ -291,22 +288,12 @@ class Coordinator:
 
     async def _settle(self, record: JobRecord, state: JobCheckpoints) -> None:
         """Return when nothing changes the folder of a job that has ended, or it has had the time for this."""
-        await self._parts_ended(record)
+        await self.ends.await_parts(record)
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTED_SECONDS):
                 await state.end_noted.wait()
                 await state.quiet()
                 await self.epochs.settled(record.name)
-
-    async def _parts_ended(self, record: JobRecord) -> None:
-        """Return when the parts of a job that has ended have written their last files, and no start makes others."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PARTS_SECONDS):
-                await self.ends.started(record)
-                if record.checkpoints is not None:
-                    await record.checkpoints.parts_ended.wait()
-                    async with record.checkpoints.reserving:
-                        pass
 
     def _description(self, record: JobRecord) -> JobDescription:
         return record.description(self.epochs.progress(record), self.controller.view(record))
@@ -363,7 +350,7 @@ class Coordinator:
             ended = asyncio.ensure_future(self.ends.note_end(record))
             self.health.keep(ended)
             await asyncio.wait([ended], timeout=NOTED_SECONDS)
-        await self._parts_ended(record)
+        await self.ends.await_parts(record)
         if record.checkpoints is not None:
             # A manifest that is being written would appear later.
             async with record.checkpoints.publishing:

@@ -25,7 +25,7 @@ from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
-from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start, open_checkpoints
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, open_checkpoints
 from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
 from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
 from dask_elastic.runtime.scheduler.job_queries import is_over
@@ -80,6 +80,11 @@ class JobStarts:
         Calls the workers.
     ends : PartEnds
         Has ends of jobs wait for starts.
+
+    Attributes
+    ----------
+    newest_generation : int
+        The number of the newest start of any job.
     """
 
     def __init__(self, workers: Workers, jobs: JobTable, calls: WorkerCalls, ends: PartEnds):
@@ -87,7 +92,7 @@ class JobStarts:
         self.jobs = jobs
         self.calls = calls
         self.ends = ends
-        self._generation = 0
+        self.newest_generation = 0
 
     async def candidates(self, version: str) -> Candidates:
         """Return the workers for a new job; those that hang are left out.
@@ -238,8 +243,8 @@ class JobStarts:
 
     def next_generation(self) -> int:
         """Return the number of the next start of any job."""
-        self._generation += 1
-        return self._generation
+        self.newest_generation += 1
+        return self.newest_generation
 
     async def _open_checkpoints(self, record: JobRecord, url: str) -> None:
         """Open the folder of a job's checkpoints, and reserve the job's generation there.
@@ -253,9 +258,9 @@ class JobStarts:
         """
         call = record.submitted
         assert call is not None, "the call is kept before"
-        opened = await in_thread(open_checkpoints, url, call, self._generation)
+        opened = await in_thread(open_checkpoints, url, call, self.newest_generation)
         state, generation = opened.checkpoints, opened.generation
-        self._generation = max(self._generation, generation)
+        self.newest_generation = max(self.newest_generation, generation)
         if opened.awaits_leases:
             await self._await_leases(record, url, generation)
         record.checkpoints = state
@@ -298,7 +303,7 @@ class JobStarts:
             if not await in_thread(may_run, folder, generation):
                 return
 
-    async def restart(self, record: JobRecord, nodes: list[str], *, stays: bool = False) -> None:
+    async def restart(self, record: JobRecord, nodes: list[str], generation: int, *, stays: bool = False) -> None:
         """Start the next generation of a job from its newest checkpoint, unless the job has ended.
 
         Parameters
@@ -307,6 +312,8 @@ class JobStarts:
             The job, which is halted.
         nodes : list of str
             Addresses of the workers that can host it.
+        generation : int
+            The generation, which is reserved.
         stays : bool
             Whether executors and sources on these workers stay there, also those that were not moved.
 
@@ -315,16 +322,9 @@ class JobStarts:
         ElasticError, Relayed
             If it cannot start; the workers have forgotten it.
         """
-        state = record.checkpoints
+        state, call = record.checkpoints, record.submitted
         assert state is not None, "only jobs with checkpoints are restarted"
-        # The end of the job waits for what is written, and nothing is written after it.
-        async with state.reserving:
-            if (call := record.submitted) is None:
-                return
-            generation = await in_thread(next_generation, state.url, self._generation, state.reserved, state.owner)
-            state.reserved = generation
-        self._generation = max(self._generation, generation)
-        state.newest = await in_thread(next_start, state.url, generation, state.newest)
+        assert call is not None, "a job keeps its call until it ends"
         running = {name: len(homes) for name, homes in record.spec.homes.items()}
         # What leaves goes where slots are free, as homes that leave one by one: the pause does not wait for a planner.
         wanted = None if stays else await self._planned_again(call, nodes, running)

@@ -23,6 +23,7 @@ from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.transport.ended_process import has_died
 from dask_elastic.vocab.errors import CheckpointError
+from dask_elastic.vocab.text.shown_url import shown_url
 
 logger = logging.getLogger("dask_elastic.scheduler")
 
@@ -32,6 +33,10 @@ LOOK_SECONDS = 0.1
 ANSWER_SECONDS = 6.0
 """Seconds that workers have to end their part before the next generation starts without them: those that wait for
 threads, or for storage that hangs, answer after 5 s."""
+
+PARTS_SECONDS = 10.0
+"""Seconds for which a stop, and a wait for the end, last longer at most until the workers have ended their parts and
+written their last files; see `LAST_SECONDS`."""
 
 SILENT_SECONDS = 2.0
 SILENT_REPORTS = 3
@@ -54,6 +59,26 @@ class PartEnds:
         self.calls = calls
         # Starts that call workers, of jobs that have not ended when they begin.
         self._starts: WeakKeyDictionary[JobRecord, set[asyncio.Future[None]]] = WeakKeyDictionary()
+
+    async def await_parts(self, record: JobRecord) -> None:
+        """Return when the parts of a job that has ended have written their last files, and no start makes others.
+
+        They are not waited for longer than `PARTS_SECONDS`; the log names the folder then.
+        """
+        state = record.checkpoints
+        try:
+            async with asyncio.timeout(PARTS_SECONDS):
+                await self.started(record)
+                if state is not None:
+                    await state.parts_ended.wait()
+                    async with state.reserving:
+                        pass
+        except TimeoutError:
+            changes = "" if state is None else f", and {shown_url(state.url)} may still change"
+            logger.warning(
+                "job %r: its workers or its storage have not answered for %g s since its end%s",
+                record.name, PARTS_SECONDS, changes,
+            )  # fmt: skip
 
     @contextmanager
     def start(self, record: JobRecord) -> Iterator[None]:
@@ -133,12 +158,20 @@ class PartEnds:
             return
         await self._silence(record, until_ended=False)
         try:
-            folder = await in_thread(CheckpointFolder, record.checkpoints.url)
-            await in_thread(note_ended, folder, record.spec.generation)
-        except CheckpointError as error:
-            logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
+            await self.write_end(record)
         finally:
             record.checkpoints.end_noted.set()
+
+    @staticmethod
+    async def write_end(record: JobRecord) -> None:
+        """Write down that no part of the newest generation of a job that has ended emits, also if it never starts."""
+        state = record.checkpoints
+        assert state is not None, "only jobs with checkpoints have a folder"
+        try:
+            folder = await in_thread(CheckpointFolder, state.url)
+            await in_thread(note_ended, folder, max(record.spec.generation, state.reserved))
+        except CheckpointError as error:
+            logger.warning("job %r: the next resume will wait for its leases: %s", record.name, error)
 
     async def _end(self, record: JobRecord, node: int, call: PartCall[Any]) -> None:
         leases, address = record.leases, record.spec.nodes[node]

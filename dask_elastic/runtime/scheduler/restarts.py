@@ -11,7 +11,7 @@ from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
-from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_starts import JobStarts
@@ -222,9 +222,32 @@ class Restarts:
         nodes = [address for address in candidates.nodes if address not in lost]
         if not nodes:
             raise NodeLost(f"no worker is left for job {record.name!r}")
-        await self.starts.restart(record, nodes, stays=planned)
+        if (generation := await self._reserved(record)) is None:
+            return
+        await self.starts.restart(record, nodes, generation, stays=planned)
         if record.live:
             self._started(record)
+
+    async def _reserved(self, record: JobRecord) -> int | None:
+        """Reserve the next generation, and choose the checkpoint that it begins from; None if the job has ended."""
+        state, starts = record.checkpoints, self.starts
+        assert state is not None, "only jobs with checkpoints are restarted"
+        # The end of the job waits for what is written, and nothing is written after it.
+        async with state.reserving:
+            if record.submitted is None:
+                return None
+            generation = await in_thread(
+                next_generation, state.url, starts.newest_generation, state.reserved, state.owner
+            )
+            state.reserved = generation
+            starts.newest_generation = max(starts.newest_generation, generation)
+            if record.live:
+                state.newest = await in_thread(next_start, state.url, generation, state.newest)
+            if record.ended_at is not None:
+                # What the end has noted may be the generation before.
+                await self.ends.write_end(record)
+                return None
+            return generation
 
 
 def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:

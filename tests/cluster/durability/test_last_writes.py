@@ -114,7 +114,7 @@ def test_wait_for_a_finished_job_ends_by_its_timeout_while_the_storage_hangs(
 
 def test_wait_for_a_stopped_job_ends_by_its_timeout_while_the_storage_hangs(client, wait_until, monkeypatch, tmp_path):
     monkeypatch.setattr("dask_elastic.runtime.worker.part_checkpoints.LAST_SECONDS", 100.0)
-    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.PARTS_SECONDS", 100.0)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.PARTS_SECONDS", 100.0)
     hanging = SlowWrites(100)
     monkeypatch.setattr(LocalFiles, "write", hanging.patch())
     job = begun(client, tmp_path, wait_until, hanging)

@@ -7,12 +7,14 @@ import threading
 
 import pytest
 
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import may_run
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler import coordinator as coordinator_module
-from dask_elastic.runtime.scheduler import job_starts, part_ends
+from dask_elastic.runtime.scheduler import job_starts, part_ends, restarts
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.worker import node, part_checkpoints
 from dask_elastic.vocab.errors import NodeLost, SinkError
@@ -28,7 +30,7 @@ def workers(fake):
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """A wait that ends by its timeout alone takes longer than any test."""
-    monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 3600.0)
+    monkeypatch.setattr(part_ends, "PARTS_SECONDS", 3600.0)
     monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 3600.0)
 
 
@@ -131,7 +133,7 @@ def test_stop_of_a_job_that_starts_returns_when_the_parts_that_are_being_prepare
 
 
 def test_stop_of_a_job_that_starts_gives_up_waiting_for_a_worker_that_prepares_its_part(fake, workers, monkeypatch):
-    monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 0.2)
+    monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.2)
 
     async def run():
         coordinator, gate, submitted = starting(fake, workers, None)
@@ -202,7 +204,7 @@ def test_wait_without_time_for_a_job_that_has_ended_tells_at_once_that_its_folde
 
 
 def test_waits_for_a_job_whose_storage_hangs_share_the_time_that_they_give_it(fake, workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 0.3)
+    monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.3)
     monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.1)
 
     async def run():
@@ -265,7 +267,7 @@ def test_stop_amid_a_restart_returns_when_the_parts_that_it_ends_have_ended(fake
 def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation_or_storage_hangs(
     fake, workers, tmp_path, monkeypatch, hangs
 ):
-    reserving, gate, reserve = threading.Event(), threading.Event(), job_starts.next_generation
+    reserving, gate, reserve = threading.Event(), threading.Event(), restarts.next_generation
 
     def slow(*arguments):
         reserving.set()
@@ -274,9 +276,9 @@ def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation_or_
 
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
-        monkeypatch.setattr(job_starts, "next_generation", slow)
+        monkeypatch.setattr(restarts, "next_generation", slow)
         if hangs:
-            monkeypatch.setattr(coordinator_module, "PARTS_SECONDS", 0.5)
+            monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.5)
         restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
         await until(reserving.is_set)
         stopping = asyncio.ensure_future(coordinator.stop(job_calls.Stop("job")))
@@ -288,6 +290,56 @@ def test_stop_amid_a_restart_returns_when_the_folder_has_the_next_generation_or_
         await asyncio.wait_for(stopping, 20)
         gate.set()
         assert await restarting is None
+        # A resume need not wait: nothing of the reserved generation has started.
+        assert not may_run(CheckpointFolder(tmp_path))
+        assert not may_run(CheckpointFolder(tmp_path), record.checkpoints.reserved)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("step", ["next_start", "with_saved_groups"])
+def test_stop_amid_a_restart_notes_the_end_of_a_generation_that_is_reserved_and_never_starts(
+    fake, workers, tmp_path, monkeypatch, step
+):
+    reached, gate = threading.Event(), threading.Event()
+    module = restarts if step == "next_start" else job_starts
+    original = getattr(module, step)
+
+    def slow(*arguments):
+        reached.set()
+        gate.wait(100)
+        return original(*arguments)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        monkeypatch.setattr(module, step, slow)
+        restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
+        await until(reached.is_set)
+        stopping = asyncio.ensure_future(stop(coordinator))
+        await until(lambda: record.checkpoints.end_noted.is_set())
+        await fake.settle()
+        if step == "next_start":
+            assert not stopping.done(), "the restart writes to the folder"
+            gate.set()
+        await asyncio.wait_for(stopping, 20)
+        assert record.checkpoints.reserved > record.spec.generation
+        assert not may_run(CheckpointFolder(tmp_path))
+        before = sorted(tmp_path.rglob("*"))
+        gate.set()
+        assert await restarting is None
+        assert sorted(tmp_path.rglob("*")) == before
+
+    asyncio.run(run())
+
+
+def test_stop_names_the_folder_that_may_still_change_when_storage_hangs(fake, workers, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.2)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        async with record.checkpoints.reserving:
+            await asyncio.wait_for(stop(coordinator), 20)
+        assert f"{tmp_path} may still change" in caplog.text
 
     asyncio.run(run())
 
@@ -310,4 +362,4 @@ def test_restart_that_a_stop_overtakes_changes_the_folder_no_more(fake, workers,
 
 def test_restart_gets_the_answers_of_workers_whose_storage_hangs():
     assert max(node.JOIN_SECONDS, part_checkpoints.LAST_SECONDS) < part_ends.ANSWER_SECONDS
-    assert part_checkpoints.LAST_SECONDS < coordinator_module.PARTS_SECONDS
+    assert part_checkpoints.LAST_SECONDS < part_ends.PARTS_SECONDS
