@@ -16,7 +16,7 @@ from dask_elastic.runtime.protocol.job_calls import Describe, Retire, SetCores, 
 from dask_elastic.runtime.protocol.job_spec import STATIC
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds, Forget, Members, Prepare, StartSources
-from dask_elastic.runtime.protocol.remote_errors import dump_error, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.runtime.scheduler import job_health, membership
 from dask_elastic.runtime.scheduler.job_record import ReceivedReport
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
@@ -472,5 +472,69 @@ def test_removal_of_node_ends_when_job_restarts_meanwhile(on, fake):
         assert record.nodes == ["b", "a"]
         assert record.cores == after != cores
         assert scheduler.asked(Members) == []
+
+    on({"a": 2, "b": 2}, test)
+
+
+# a home that cannot reach a node
+
+
+def test_removal_of_a_node_ends_when_a_home_has_lost_touch_with_it_meanwhile(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=2)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1}, executor=0))
+        await coordinator.set_cores(SetCores("job", "op0", {"a": 1, "guest": 1}, executor=1))
+        record.pinned.clear()
+        generation = record.spec.generation
+        answers = scheduler.held["a", part_calls.SetCores] = asyncio.Event()
+        scheduler.answers["a", part_calls.SetCores] = lambda call: (
+            NodeLost("no connection to guest") if call.executor == 0 else None
+        )
+        # The control loop takes the core of one executor back while it gives one to the other.
+        taking = asyncio.ensure_future(coordinator.cores.change(record, ("op0", 1), {0: 1, 1: 1}, {0: 1}))
+        given = SimpleNamespace(executor=ExecutorId("op0", 0))
+        giving = asyncio.ensure_future(coordinator.controller._enact(record, given, {0: 1}, {0: 1, 1: 1}))
+        await fake.settle()
+        removal = asyncio.ensure_future(coordinator.membership.expel(record, "guest"))
+        await fake.settle()
+        assert record.nodes == ["a", "guest"]
+        answers.set()
+        with pytest.raises(Relayed):
+            await giving
+        await taking
+        await removal
+        assert record.nodes == ["a", ""]
+        assert [call.nodes for address, call in scheduler.asked(Members)][-1] == ("a", "")
+        assert [(address, call.generation, call.incarnation) for address, call in scheduler.asked(Forget)] == [
+            ("guest", generation, 1)
+        ]
+
+    on({"a": 4}, test)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_workers_become_guests_although_a_home_has_lost_touch_with_one_of_them_meanwhile(on, fake, answered):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        scheduler.add("first")
+        scheduler.add("second")
+        await coordinator.membership.join_new()
+        assert record.spec.guests == (2, 3)
+        place = record.nodes.index("second")
+        lost = fake.empty_report(complete=False, dead_letters={"op0": 3})
+        await coordinator.health.report(fake.report_call(record, place, lost, 1))
+        held = scheduler.held["second" if answered else "first", part_calls.Report] = asyncio.Event()
+        scheduler.answers["second", part_calls.Report] = lost
+        becoming = asyncio.ensure_future(coordinator.membership.make_guests(record, ["b", "first", "second"]))
+        await fake.settle()
+        coordinator.membership.lost_touch(record, [place])
+        held.set()
+        await becoming
+        assert record.nodes == ["a", "b", "first", ""]
+        assert 1 in record.spec.guests
+        assert place not in record.reports
+        assert record.dead_letters() == {"op0": 3}
 
     on({"a": 2, "b": 2}, test)

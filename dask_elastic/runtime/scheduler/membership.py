@@ -302,7 +302,9 @@ class Membership:
                 # The next generation has its own nodes, and its own cores.
                 return None
         incarnation = record.incarnations.get(node, 0)
-        record.leave(address)
+        if address in record.spec.places:
+            # Otherwise a home has lost touch with it meanwhile, and no other node was told.
+            record.leave(address)
         await self._announce_to_most(record, record.spec, f"{address} has left")
         if address in self.workers:
             self._waits[address] = FIRST_WAIT, time.monotonic() + FIRST_WAIT
@@ -335,7 +337,10 @@ class Membership:
             record.cores[key] = left or {record.homes.node(*key): 1}
 
     def lost_touch(self, record: JobRecord, nodes: Iterable[int]) -> None:
-        """Remove the nodes that a home cannot reach and that hold nothing; they join again later."""
+        """Remove the nodes that a home cannot reach and that hold nothing; they join again later.
+
+        It does not wait for joins and leaves, which look whether the nodes are still there.
+        """
         for node in nodes:
             if node in record.spec.guests and not record.holds(node):
                 record.leave(record.nodes[node])
@@ -343,12 +348,17 @@ class Membership:
     async def make_guests(self, record: JobRecord, workers: Iterable[str]) -> None:
         """Announce to every node of a job that the job survives the loss of workers."""
         async with record.membership:
+            before = record.spec
             places = places_of(record, workers)
-            new = places - set(record.spec.guests)
+            new = places - set(before.guests)
             for node in places if record.live else ():
-                # Its counts stay when it has left.
-                report = await self._soon(record.nodes[node], part_calls.Report(*record.generation_id))
-                record.receive(node, report)
+                address = before.nodes[node]
+                if address in record.spec.places:
+                    # Its counts stay when it has left; a home may have lost touch with it meanwhile.
+                    report = await self._soon(address, part_calls.Report(*before.generation_id))
+                    _require_generation(record, before)
+                    if address in record.spec.places:
+                        record.receive(node, report)
             if new and record.live:
                 spec = replace(record.spec, guests=(*record.spec.guests, *sorted(new)))
                 leaving = ", ".join(record.nodes[node] for node in sorted(new))
