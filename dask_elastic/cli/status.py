@@ -39,13 +39,14 @@ def status(connection: Connection, job: str | None, running: bool, watch: bool, 
         dask elastic status word-count --watch
         dask elastic status --json | jq '.jobs[] | {name, status, cores}'
 
-    The list has one line per job: status, running time, rows read by its sources, rows per second
-    that they read now, latency (median and 99th percentile, of the slowest executor), cores, and
-    shards moved. For a JOB in detail, there is one line per executor: its home (the
-    worker), cores, tuples per second, tuples per second that one core can serve, queued tuples,
-    latency, state size, shards moved, and how many of these across workers; and the state of the
-    control loop for the job. A job with checkpoints also has the newest complete one, how long ago
-    it began, restarts, and why the last one that was given up failed.
+    The list has one line per job: status, running time, rows read by its sources since the job or
+    its last restart from a checkpoint began, rows per second that they read now, latency (median
+    and 99th percentile, of the slowest executor), cores, and shards moved. For a JOB in detail,
+    there is one line per executor: its home (the worker), cores, tuples per second, tuples per
+    second that one core can serve, queued tuples, latency, state size, shards moved, and how many
+    of these across workers; and the state of the control loop for the job. A job with checkpoints
+    also has the newest complete one, how long ago it began, restarts, and why the last one that was
+    given up failed.
     """
     if job is not None and running:
         raise click.UsageError("--running selects among all jobs: leave out either JOB or --running")

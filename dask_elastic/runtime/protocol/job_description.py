@@ -138,7 +138,7 @@ class JobDescription(SharedMethods):
     executors : tuple of ExecutorReport
         The measures of its executors.
     sources, sinks : tuple of InstanceRows
-        Rows that were read and written.
+        Rows that were read and written since the job or its last restart began.
     event_times : tuple of InstanceTime
         Watermarks.
     dead_letters : dict of str to int

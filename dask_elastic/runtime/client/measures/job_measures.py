@@ -32,9 +32,10 @@ class JobMeasures(ABC):
             Columns: ``operator``, ``executor``, ``node`` (address of the home), ``cores``, ``arrival_rate`` (λ,
             tuples/s), ``service_rate`` (μ, tuples per busy second and core), ``queue`` (tuples), ``latency_p50`` and
             ``latency_p99`` (seconds from the scheduled emission at the source to the end of processing, over the
-            last 10 s), ``state_bytes``, ``rows``, ``moves`` and ``moves_across`` (moves of shards, and those
-            between nodes, since the executor is at this home; where key groups move between executors, those that
-            have come); ``throughput`` (processed tuples/s), ``customer_rows``
+            last 10 s), ``state_bytes``, ``rows`` (processed since the job or its last restart began: those before are
+            not counted, and those after the checkpoint are processed again), ``moves`` and ``moves_across`` (moves of
+            shards, and those between nodes, since the executor is at this home; where key groups move between
+            executors, those that have come); ``throughput`` (processed tuples/s), ``customer_rows``
             (mean tuples of a sub-batch when it reaches a task), ``sojourn`` (mean seconds from a tuple's arrival at the
             executor to the end of its processing, over the last 2 s), ``bytes_in`` and ``bytes_out`` (bytes/s),
             ``pending_bytes`` (sub-batches sent to remote tasks whose state changes have not been flushed home),
