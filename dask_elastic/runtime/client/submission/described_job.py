@@ -45,24 +45,30 @@ def checked_job(
     checked = job_options(options)
     _check_durable(options, checked)
     check_installed(checked.placement)
-    components = divided(topology, fuse, checked)
+    given = {} if cores is None else cores
+    components = divided(topology, fuse, checked, given)
     check_sources(components)
-    return described(topology, components, job_name(name, topology.name), checked, {} if cores is None else cores)
+    return described(topology, components, job_name(name, topology.name), checked, given)
 
 
-def divided(topology: Topology, fuse: Fuse, options: JobOptions) -> tuple[Component, ...]:
-    """Return the components of a job; "auto" fuses only what its strategy of migration can move.
+def divided(topology: Topology, fuse: Fuse, options: JobOptions, cores: Mapping[str, int]) -> tuple[Component, ...]:
+    """Return the components of a job; "auto" fuses only what the options of the job allow.
+
+    A compute begins a component if it is named by a strategy of migration or by `cores`, which are those of the tasks.
 
     Raises
     ------
     TopologyError
         As `build_components`.
     """
-    if fuse != "auto" or options.paradigm == RESOURCE:
+    if fuse != "auto":
         return build_components(topology, fuse)
     possible = pairs(topology, fused_groups(topology, fuse))
-    merging = {name for pair in possible for name in pair if options.strategy(name) in MERGING}
-    return build_components(topology, [pair for pair in possible if merging.isdisjoint(pair)] if merging else fuse)
+    elastic = options.paradigm != RESOURCE
+    merging = {name for pair in possible for name in pair if elastic and options.strategy(name) in MERGING}
+    named = {*options.migration_of, *(cores if isinstance(cores, Mapping) else ())}
+    together = [pair for pair in possible if pair[1] not in named and merging.isdisjoint(pair)]
+    return build_components(topology, fuse if together == possible else together)
 
 
 def _check_durable(given: Mapping[str, Any], options: JobOptions) -> None:
