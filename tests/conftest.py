@@ -19,9 +19,12 @@ from distributed.utils import get_mp_context
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+import last_failed
 import stand_ins
 
 sys.path.pop(0)
+
+pytest_configure = last_failed.register
 
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
 
