@@ -96,7 +96,7 @@ class Coordinator:
         self.membership = Membership(self.workers, self.jobs, self.calls, self.cores)
         self.sharing = SharingChanges(self.jobs, self.calls, functools.partial(scheduler.log_event, TOPIC))
         self.controller = ControlDriver(scheduler, self.membership, self.cores, control, self.sharing.look)
-        self.ends = PartEnds(self.calls)
+        self.ends = PartEnds(self.calls, lambda job: self.epochs.settled(job))
         self.starts = JobStarts(self.workers, self.jobs, self.calls, self.ends)
         self.checkpoints = Checkpoints(self.jobs, self.calls)
         self.restarts = Restarts(self.starts, self.calls, self.ends, self.cores, self._runs)
@@ -293,7 +293,6 @@ class Coordinator:
             async with asyncio.timeout(NOTED_SECONDS):
                 await state.end_noted.wait()
                 await state.quiet()
-                await self.epochs.settled(record.name)
 
     def _description(self, record: JobRecord) -> JobDescription:
         return record.description(self.epochs.progress(record), self.controller.view(record))
@@ -352,10 +351,6 @@ class Coordinator:
             await asyncio.wait([ended], timeout=NOTED_SECONDS)
         await self.ends.await_parts(record)
         if record.checkpoints is not None:
-            # A manifest that is being written would appear later.
-            async with record.checkpoints.publishing:
-                pass
-            await self.epochs.settled(record.name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTED_SECONDS):
                     await record.checkpoints.quiet()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,7 +36,7 @@ threads, or for storage that hangs, answer after 5 s."""
 
 PARTS_SECONDS = 10.0
 """Seconds for which a stop, and a wait for the end, last longer at most until the workers have ended their parts and
-written their last files; see `LAST_SECONDS`."""
+written their last files, see `LAST_SECONDS`, and so has the scheduler."""
 
 SILENT_SECONDS = 2.0
 SILENT_REPORTS = 3
@@ -53,17 +53,21 @@ class PartEnds:
     ----------
     calls : WorkerCalls
         Calls the workers.
+    committed : callable
+        Returns when no epoch of a job is being committed.
     """
 
-    def __init__(self, calls: WorkerCalls):
+    def __init__(self, calls: WorkerCalls, committed: Callable[[str], Awaitable[None]]):
         self.calls = calls
+        self._committed = committed
         # Starts that call workers, of jobs that have not ended when they begin.
         self._starts: WeakKeyDictionary[JobRecord, set[asyncio.Future[None]]] = WeakKeyDictionary()
 
     async def await_parts(self, record: JobRecord) -> None:
         """Return when the parts of a job that has ended have written their last files, and no start makes others.
 
-        They are not waited for longer than `PARTS_SECONDS`; the log names the folder then.
+        Nor is a generation, a manifest or an epoch being written, which would appear later. All of this is not waited
+        for longer than `PARTS_SECONDS`; the log names the folder then.
         """
         state = record.checkpoints
         try:
@@ -71,8 +75,9 @@ class PartEnds:
                 await self.started(record)
                 if state is not None:
                     await state.parts_ended.wait()
-                    async with state.reserving:
+                    async with state.reserving, state.publishing:
                         pass
+                    await self._committed(record.name)
         except TimeoutError:
             changes = "" if state is None else f", and {shown_url(state.url)} may still change"
             logger.warning(

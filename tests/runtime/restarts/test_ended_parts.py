@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -332,12 +333,19 @@ def test_stop_amid_a_restart_notes_the_end_of_a_generation_that_is_reserved_and_
     asyncio.run(run())
 
 
-def test_stop_names_the_folder_that_may_still_change_when_storage_hangs(fake, workers, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("what", ["the next generation", "a manifest", "an epoch"])
+def test_stop_names_the_folder_that_may_still_change_when_storage_hangs(
+    fake, workers, tmp_path, monkeypatch, caplog, what
+):
     monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.2)
+    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.1)
 
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
-        async with record.checkpoints.reserving:
+        committing = asyncio.Lock()
+        coordinator.epochs._commits["job", "rows"] = SimpleNamespace(committing=committing)
+        locks = {"the next generation": record.checkpoints.reserving, "a manifest": record.checkpoints.publishing}
+        async with locks.get(what, committing):
             await asyncio.wait_for(stop(coordinator), 20)
         assert f"{tmp_path} may still change" in caplog.text
 
