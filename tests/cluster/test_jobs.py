@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import threading
 import time
 import weakref
 
@@ -58,11 +60,28 @@ def test_wait_timeout_raises_and_leaves_job_running(client, timeout, slowness):
     assert job.status == "running"
 
 
+@pytest.mark.parametrize("hanging", [Wait, Drain])
+def test_timeout_ends_a_wait_for_a_scheduler_that_hangs(cluster, client, monkeypatch, hanging):
+    job = held(client)
+    answers = threading.Event()
+
+    async def hang(**message):
+        await asyncio.to_thread(answers.wait, 100)
+
+    monkeypatch.setitem(cluster.scheduler.handlers, hanging.operation, hang)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="the scheduler has not answered"):
+        (job.wait if hanging is Wait else job.drain)(timeout=0.2)
+    assert time.monotonic() - began < 50
+    answers.set()
+    assert job.status == "running"
+
+
 def test_drain_spends_its_timeout_on_the_rows_sent_and_on_the_end_together(client, monkeypatch):
     job = held(client)
     asked, ask = [], job._ask
     monkeypatch.setattr(
-        job, "_ask", lambda call: asked.append(call) or (None if isinstance(call, Drain) else ask(call))
+        job, "_ask", lambda call, deadline: asked.append(call) or (None if isinstance(call, Drain) else ask(call))
     )
 
     def flush(timeout):
@@ -80,7 +99,7 @@ def test_interrupted_wait_leaves_job_running_and_prints_how_to_stop_it(client, m
     job = held(client)
     ask = job._ask
 
-    def interrupted(call):
+    def interrupted(call, deadline=None):
         if isinstance(call, Wait):
             raise KeyboardInterrupt
         return ask(call)

@@ -151,7 +151,7 @@ def test_error_amid_the_end_of_a_job_becomes_that_of_the_job(fake, workers, monk
 
 def test_wait_for_a_failed_job_without_an_error_raises(monkeypatch):
     failed = SimpleNamespace(live=False, settled=True, awaited=False, error=None, status=Status.FAILED)
-    monkeypatch.setattr(Job, "_ask", lambda job, call: failed)
+    monkeypatch.setattr(Job, "_ask", lambda job, call, deadline: failed)
     with pytest.raises(JobFailed, match="job 'job' failed"):
         Job("job", SimpleNamespace(extensions={})).wait(progress=False)
 

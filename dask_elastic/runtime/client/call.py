@@ -11,6 +11,7 @@ from weakref import WeakSet
 from distributed import Client, get_client
 from distributed.comm.core import CommClosedError
 
+from dask_elastic.runtime.client.deadline import ANSWER_SECONDS, NoAnswer, answered
 from dask_elastic.runtime.protocol.calls import HOSTED, A, Call, is_reply, message_of, read_answer
 from dask_elastic.vocab.errors import SchedulerLost, SubmitError, UnknownJob
 
@@ -70,13 +71,24 @@ def check_blocking(client: Client) -> None:
         )
 
 
-def call_scheduler(client: Client, call: Call[A]) -> A:
+def call_scheduler(client: Client, call: Call[A], deadline: float | None = None) -> A:
     """Call the scheduler of a client's cluster, and return the answer.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The client.
+    call : Call
+        The call.
+    deadline : float or None
+        By the monotonic clock, when the scheduler must have answered; see `answered`. None for no limit.
 
     Raises
     ------
     TypeError
         On the event loop of the client.
+    TimeoutError
+        If there is no answer; the scheduler may still do what it was called for.
     UnknownJob
         If the scheduler does not host dask_elastic.
     SchedulerLost
@@ -86,7 +98,13 @@ def call_scheduler(client: Client, call: Call[A]) -> A:
     """
     check_blocking(client)
     check_connected(client)
-    return read_answer(call, _hosted(client.sync(_send_to_scheduler, client, call)))
+    try:
+        return read_answer(call, _hosted(client.sync(_answer_of_scheduler, client, call, deadline)))
+    except NoAnswer as error:
+        raise TimeoutError(
+            f"the scheduler has not answered within the timeout and {ANSWER_SECONDS:g} s more: it hangs, or the "
+            "network does. When it works again, it does what it was called for."
+        ) from error
 
 
 def call_worker(client: Client, address: str, call: Call[A]) -> A:
@@ -144,6 +162,10 @@ def scheduler_lost(client: Client, reason: object) -> SchedulerLost:
         "connect to a new one, and submit them again, or continue those that took checkpoints with "
         "dask_elastic.resume(folder, client). Otherwise the client reconnects by itself for a while."
     )
+
+
+async def _answer_of_scheduler(client: Client, call: Call[Any], deadline: float | None) -> Any:
+    return await answered(_send_to_scheduler(client, call), deadline)
 
 
 async def _send_to_scheduler(client: Client, call: Call[Any]) -> Any:

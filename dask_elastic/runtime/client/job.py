@@ -151,8 +151,8 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         except (SchedulerLost, UnknownJob) as error:
             return f"<p>{escape(self.name)}: {escape(str(error))}</p>"
 
-    def _ask(self, call: Call[B], /) -> B:
-        return call_scheduler(self.client, call)
+    def _ask(self, call: Call[B], /, deadline: float | None = None) -> B:
+        return call_scheduler(self.client, call, deadline)
 
     def _describe(self) -> JobDescription:
         return self._noted(self._ask(job_calls.Describe(self.name)))
@@ -193,16 +193,16 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         ValueError
             If `timeout` is no duration.
         TimeoutError
-            If the job still runs after `timeout`, and continues, or its storage has not written the last files.
+            If the job still runs after `timeout`, and continues, or if its storage or the scheduler does not answer.
         KeyboardInterrupt
             On Ctrl-C. The job continues; a printed line says how to stop it.
         """
         self._wait(seconds := seconds_of(timeout), deadline_of(seconds), progress)
 
-    def _wait(self, seconds: float | None, deadline: float | None, progress: bool | None) -> None:
+    def _wait(self, seconds: float | None, end: float | None, progress: bool | None) -> None:
         with Progress(progress) as line:
             try:
-                described = line.follow(lambda left: self._noted(self._ask(job_calls.Wait(self.name, left))), deadline)
+                described = line.follow(lambda left: self._noted(self._ask(job_calls.Wait(self.name, left), end)), end)
             except KeyboardInterrupt:
                 if line.follows and not getattr(self.client, "reports_interrupts", False):
                     line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
@@ -271,7 +271,7 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
             self.flush(seconds)
         except ElasticError as error:
             lost = error
-        self._ask(job_calls.Drain(self.name))
+        self._ask(job_calls.Drain(self.name), deadline)
         self._wait(seconds, deadline, progress=False)
         if lost is not None:
             raise lost
