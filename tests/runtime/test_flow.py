@@ -90,20 +90,18 @@ def test_aborted_credit_gate_raises_in_all_waiting_threads():
 
 
 def test_sender_without_credit_counts_as_backpressured_while_it_waits():
-    times, began = [10.0], threading.Event()
-
-    def clock():
-        if threading.current_thread() is not threading.main_thread():
-            began.set()
-        return times[0]
-
-    waits = CreditWaits(clock)
+    times = [10.0]
+    waits = CreditWaits(lambda: times[0])
     gate = CreditGate(1, 1.0, waits)
     gate.acquire(1)
     gate.acquire(1)
     assert waits.share() == 0.0
     blocked = InThread(lambda: gate.acquire(1))
-    assert began.wait(10)
+    for _ in range(10_000):
+        if gate._waiting:
+            break
+        blocked.thread.join(0.01)
+    assert gate._waiting, "it has read the clock by then"
     times[0] = 11.0
     assert waits.share() == 1.0
     times[0] = 12.0

@@ -55,20 +55,39 @@ def test_held_batches_leave_with_the_one_that_is_passed_through(sent):
 
 def test_held_batches_are_sent_by_taking_thread_when_reading_thread_is_blocked():
     read_ahead = ReadAhead()
-    taken = []
-    taker = threading.Thread(target=lambda: taken.append(read_ahead.take()))
-    taker.start()
     read_ahead.hold(row(1), 1.0)
     read_ahead.hold(row(2), 2.0)
-    taker.join(100)
-    assert [(rows["n"].to_pylist(), due) for rows, due in taken] == [([1, 2], 1.0)]
+    rows, due = read_ahead.take()
+    assert (rows["n"].to_pylist(), due) == ([1, 2], 1.0)
     assert not read_ahead.holds
 
 
-def test_taking_thread_leaves_held_batches_to_reading_thread(sent):
-    read_ahead, taken = ReadAhead(), []
+def taking(read_ahead):
+    """Start a thread that takes one batch; return it, and what it takes, once it waits."""
+    taken = []
     taker = threading.Thread(target=lambda: taken.append(read_ahead.take()))
     taker.start()
+    for _ in range(10_000):
+        if read_ahead._changed._waiters:
+            return taker, taken
+        taker.join(0.01)
+    raise AssertionError("the thread does not wait for a batch")
+
+
+def test_taking_thread_that_waits_sends_a_held_batch_when_reading_thread_is_blocked():
+    read_ahead = ReadAhead()
+    taker, taken = taking(read_ahead)
+    read_ahead.hold(row(1), 1.0)
+    taker.join(100)
+    assert [(rows["n"].to_pylist(), due) for rows, due in taken] == [([1], 1.0)]
+    assert not read_ahead.holds
+
+
+def test_taking_thread_leaves_held_batches_to_reading_thread(monkeypatch, sent):
+    # A reading thread that the system suspends must not count as blocked here.
+    monkeypatch.setattr(read_ahead_module, "HELD_SECONDS", 100)
+    read_ahead = ReadAhead()
+    taker, taken = taking(read_ahead)
     # Each of these wakes it, and it has to wait again.
     read_ahead.hold(row(1), 1.0)
     read_ahead.hold(row(2), 2.0)

@@ -174,8 +174,11 @@ def test_rows_of_long_work_are_read():
     worker.close()
 
 
-def lacking_credit():
-    """Send rows that lack credit, and rows behind them, then the end, then give credit; return what came too early."""
+def lacking_credit(patience=0.05):
+    """Send rows that lack credit, and rows behind them, then the end, then give credit; return what came too early.
+
+    The end has so many seconds to come too early.
+    """
     worker, early = Worker(), []
     worker.warm()
     worker.exchange.open.clear()
@@ -185,7 +188,7 @@ def lacking_credit():
     for number in range(6, 9):
         worker.send(row(number))
     worker.mailbox.close()
-    if worker.ended.wait(0.05):
+    if worker.ended.wait(patience):
         early.append("end")
     worker.exchange.open.set()
     sending.join(SECONDS)
@@ -209,7 +212,7 @@ def test_mutant_that_waits_for_credit_in_the_connection_is_found(monkeypatch):
 def test_mutant_that_forgets_what_was_left_is_found(monkeypatch):
     end = ReadAhead.end
     monkeypatch.setattr(ReadAhead, "end", lambda self, rest=False: end(self))
-    exchange, early = lacking_credit()
+    exchange, early = lacking_credit(SECONDS)
     assert exchange.numbers != list(range(9))
     assert early == ["end"]
 
@@ -257,7 +260,7 @@ def test_mutant_that_sends_while_others_send_is_found(monkeypatch):
     held = threading.Event()
     worker = Worker()
     worker.warm()
-    worker.exchange.lacks = lambda: threading.current_thread().name == "connection" and not held.wait(0.2)
+    worker.exchange.lacks = lambda: threading.current_thread().name == "connection" and not held.wait(SECONDS)
     sending = threading.Thread(target=worker.send, args=(row(5),), name="connection")
     sending.start()
     wait_for(lambda: worker.source._departures.rows == 6)

@@ -58,12 +58,12 @@ def prepared(workers, generation):
 def test_job_restarts_only_after_the_lease_of_a_worker_that_hangs(fake, workers, tmp_path):
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
-        granted = time.monotonic()
+        report = fake.report_call(record, 0, fake.empty_report(complete=False))
+        began, granted = time.time(), time.monotonic()
         for node in (0, 1):
             record.leases.grant(node, granted, LEASE)
         restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST, [A]))
         await until(lambda: workers.asked(part_calls.Forget))
-        report = fake.report_call(record, 0, fake.empty_report(complete=False))
         assert (await coordinator.health.report(report)).lease == 0.0
         await until(lambda: record.spec.generation == FIRST + 1)
         assert time.monotonic() > granted + LEASE
@@ -71,7 +71,7 @@ def test_job_restarts_only_after_the_lease_of_a_worker_that_hangs(fake, workers,
         assert prepared(workers, FIRST + 1) == [B]
         [listed] = await coordinator.queries.restarts(job_calls.Restarts("job"))
         assert (listed.reason, listed.workers, listed.checkpoint, listed.planned) == (str(LOST), (A,), 0, False)
-        assert LEASE <= listed.seconds < time.time() - listed.began + 1
+        assert began + LEASE <= listed.began + listed.seconds < time.time() + 1
 
     asyncio.run(run())
 
