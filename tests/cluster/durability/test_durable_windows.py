@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,11 @@ from distributed import Client
 
 import dask_elastic as de
 from dask_elastic import aggregate as agg
+
+sys.path.insert(0, str(Path(__file__).parent))
+from followed_jobs import Gated, newest
+
+sys.path.pop(0)
 
 KEYS = 20
 ROWS = 16_000
@@ -53,9 +60,9 @@ def added(left, right):
     return {name: pc.add(left[name], right[name]) for name in ("rows", "sum")}
 
 
-def topology(folder):
+def topology(folder, gate):
     built = de.Topology("windows")
-    source = de.sources.Arrow(TABLE, rate=3_000, batch_rows=200, event_time="at")
+    source = Gated(TABLE, gate, rate=3_000, batch_rows=200, event_time="at")
     keyed = built.source("rows", source).key_by("k")
     own = {"executors": 1, "shards": 16}
     hopping = de.windows.hopping(LENGTH / 1e6, FREQUENCY / 1e6)
@@ -81,8 +88,10 @@ def topology(folder):
 
 
 def test_each_result_appears_once_when_home_and_remote_tasks_are_killed(small_cluster, wait_until, tmp_path):
+    gate = tmp_path / "gate"
     with Client(small_cluster(n_workers=3, threads_per_worker=3), set_as_default=False) as client:
-        job = de.submit(topology(tmp_path), client, checkpoint=tmp_path / "checkpoints", checkpoint_interval="500ms")
+        options = {"checkpoint": tmp_path / "checkpoints", "checkpoint_interval": "500ms"}
+        job = de.submit(topology(tmp_path, gate), client, **options)
         wait_until(lambda: newest(job) > 0, "a checkpoint is complete")
         home = dict(zip(job.assignment()["operator"], job.assignment()["home"], strict=True))["hopping"]
         guest = next(worker for worker in client.nthreads() if worker != home)
@@ -94,9 +103,9 @@ def test_each_result_appears_once_when_home_and_remote_tasks_are_killed(small_cl
         first = newest(job)
         wait_until(lambda: newest(job) > first, "a later checkpoint is complete")
         os.kill(pids[home], signal.SIGKILL)
+        gate.touch()
         job.wait(240, progress=False)
     ended = ("hopping", "functions", "sessions", "joined", "corrected")
-    # On a slow machine, the home is perhaps killed after the end of the job.
     left = {name: de.read_state(tmp_path / "checkpoints", name).num_rows for name in ended}
     assert not any(left.values()), "state is left behind the end"
     for name, wanted in expected().items():
@@ -161,9 +170,3 @@ def in_order(frame):
 
 def microseconds(times):
     return times.astype("datetime64[us]").astype("int64")
-
-
-def newest(job):
-    """The newest complete checkpoint of a job."""
-    taken = job.checkpoints()
-    return int(taken[taken["error"].isna()]["number"].max()) if len(taken) else 0

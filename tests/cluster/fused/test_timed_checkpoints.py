@@ -169,7 +169,13 @@ def test_late_rows_stay_late_when_computes_that_ran_apart_continue_in_one_task(c
         job.send(row(minute, n))
     job.flush()
     assert job.computes().empty
-    wait_until(lambda: (job.metrics()["open_windows"] == 1).any(), "the first window is closed")
+
+    def first_window_is_closed():
+        # It is the only open one before the last row.
+        metrics = job.metrics()
+        return ((metrics["on_time"] == 3) & (metrics["open_windows"] == 1)).any()
+
+    wait_until(first_window_is_closed, "the first window is closed")
     job.stop(savepoint=tmp_path / "savepoint")
     fused = {"topology": windows_behind(tmp_path), "fuse": FUSED, "checkpoint": tmp_path / "fused", **durable}
     again = de.resume(tmp_path / "savepoint", client, **fused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_aggregates_use_all_tasks_if_shards_are_not_to_gather(client):
     assert finished(job).sum() == pytest.approx(1.0)
 
 
-def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(client, wait_until):
+def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(client, wait_until, threads_of_jobs):
     def left():
         import gc
 
@@ -84,10 +85,15 @@ def test_tasks_of_cores_that_come_and_go_leave_nothing_behind(client, wait_until
     home = job.assignment()["home"][0]
     other = next(address for address in client.nthreads() if address != home)
 
+    def threads_of_tasks():
+        return [name for name in threads_of_jobs(client) if re.search(r"sums\[0\]-(task|remote)-\d+$", name)]
+
     def change():
         job.set_cores("sums", {home: 2, other: 2})
         job.set_cores("sums", {home: 1})
         wait_until(lambda: len(job.assignment()) == 1, "three tasks have ended")
+        # Until then, their threads keep what they have used.
+        wait_until(lambda: len(threads_of_tasks()) == 1, "their threads have ended")
 
     change()
     before = client.run(left)
