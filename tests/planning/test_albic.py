@@ -66,10 +66,10 @@ def test_other_numbers_of_groups_and_bins_reach_the_same_bound(seed):
     problem = one_to_one(max_moves=4, draining=[seed % 4] if seed else None)
     problem = replace(problem, load=random.uniform(3, 7, 24))
     other = renumbered(problem, random.permutation(24), random.permutation(4))
-    first, second = Albic().plan(problem, seed), Albic().plan(other, seed)
-    for one, two in zip(
-        *(Albic().objective(p, x.bin)[:2] for p, x in ((problem, first), (other, second))), strict=True
-    ):
+    # With a limit of time, the answers would depend on the machine.
+    albic = Albic(time_limit=None)
+    first, second = albic.plan(problem, seed), albic.plan(other, seed)
+    for one, two in zip(*(albic.objective(p, x.bin)[:2] for p, x in ((problem, first), (other, second))), strict=True):
         assert one == pytest.approx(two, rel=1e-4, abs=1e-6)
 
 
