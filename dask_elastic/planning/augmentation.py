@@ -18,6 +18,7 @@ Jonker and Volgenant, A Shortest Augmenting Path Algorithm for Dense and Sparse 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from dask_elastic.planning.turns import no_pause
@@ -60,78 +61,123 @@ class _Matching:
     """The best matching of the rows so far."""
 
     def __init__(self, costs: Sequence[Mapping[int, float]], columns: int, pause: Callable[[], None]):
+        self.costs = costs
+        self.pause = pause
         self.column = [_NONE] * len(costs)
-        self._costs = costs
-        self._pause = pause
-        self._row = [_NONE] * columns
-        self._price = [0.0] * columns
+        self.row = [_NONE] * columns
+        self.price = [0.0] * columns
 
     def add(self, row: int) -> None:
         """Match one more row: others change their columns along the shortest path to a free one."""
-        price, distance, nearest, least = self._price, {}, [], inf
-        for column, cost in self._costs[row].items():
-            distance[column] = far = cost - price[column]
-            if far < least:
-                nearest, least = [column], far
-            elif far == least:
-                nearest.append(column)
-        origin = dict.fromkeys(distance, row)
-        end = self._free(nearest)
+        paths = _Paths(self, row)
+        end = self.free(paths.nearest)
         if end == _NONE:
-            end = self._reach(distance, origin, nearest, least)
+            end = paths.reach()
         while True:
-            one = origin[end]
-            self._row[end] = one
+            one = paths.origin.get(end, row)
+            self.row[end] = one
             self.column[one], end = end, self.column[one]
             if one == row:
                 return
 
-    def _reach(self, distance: dict[int, float], origin: dict[int, int], nearest: list[int], least: float) -> int:
+    def free(self, columns: Sequence[int]) -> int:
+        """Return the first free one of some columns."""
+        return next((column for column in columns if self.row[column] == _NONE), _NONE)
+
+
+class _Paths:
+    """The shortest paths from a row without a column.
+
+    Attributes
+    ----------
+    nearest : list of int
+        The columns at the least distance whose rows do not extend paths yet.
+    origin : dict of int to int
+        The row before each column, unless it is the first one.
+    """
+
+    def __init__(self, matching: _Matching, row: int):
+        self._matching = matching
+        self.nearest: list[int] = []
+        self.origin: dict[int, int] = {}
+        self._distance: dict[int, float] = {}
+        self._least = self._limit = inf
+        # Columns by their distances, which are in a heap; those that have become nearer are in other ones as well.
+        self._columns: dict[float, list[int]] = {}
+        self._queue: list[float] = []
+        self._done: set[int] = set()
+        price = matching.price
+        for column, cost in matching.costs[row].items():
+            self._distance[column] = far = cost - price[column]
+            if far < self._least:
+                self.nearest, self._least = [column], far
+            elif far == self._least:
+                self.nearest.append(column)
+
+    def reach(self) -> int:
         """Extend paths, the shortest first, until a free column is reached; raise the prices of those passed."""
-        done, passed, before = set(nearest), [], 0
+        self._begin()
+        matching = self._matching
+        passed: list[int] = []
+        before = 0
         while True:
-            self._pause()
-            column = nearest.pop()
-            passed.append(column)
-            end = self._relaxed(column, distance, origin, nearest, least, done)
-            if end == _NONE and not nearest:
+            matching.pause()
+            passed.append(self.nearest.pop())
+            end = self._extend(passed[-1])
+            if end == _NONE and not self.nearest:
                 before = len(passed)
-                left = [(far, column) for column, far in distance.items() if column not in done]
-                least = min(left)[0]
-                nearest = sorted(column for far, column in left if far == least)
-                done.update(nearest)
-                end = self._free(nearest)
+                self._advance()
+                end = matching.free(self.nearest)
             if end != _NONE:
                 for column in passed[:before]:
-                    self._price[column] += distance[column] - least
+                    matching.price[column] += self._distance[column] - self._least
                 return end
 
-    def _relaxed(
-        self,
-        column: int,
-        distance: dict[int, float],
-        origin: dict[int, int],
-        nearest: list[int],
-        least: float,
-        done: set[int],
-    ) -> int:
+    def _begin(self) -> None:
+        rows, distance = self._matching.row, self._distance
+        self._done.update(self.nearest)
+        # No path is followed that is longer than the shortest one to a free column so far.
+        self._limit = min((far for column, far in distance.items() if rows[column] == _NONE), default=inf)
+        for column, far in distance.items():
+            if far <= self._limit and column not in self._done:
+                self._columns.setdefault(far, []).append(column)
+        self._queue += self._columns
+        heapify(self._queue)
+
+    def _extend(self, column: int) -> int:
         """Extend paths by the row of a column; return a free column that is as near as this one, if there is one."""
-        price, row = self._price, self._row[column]
-        costs = self._costs[row]
+        matching, distance, origin, done = self._matching, self._distance, self.origin, self._done
+        rows, price, least, limit = matching.row, matching.price, self._least, self._limit
+        row, columns = rows[column], self._columns
+        costs = matching.costs[row]
         saved = costs[column] - price[column] - least
         for other, cost in costs.items():
-            if other in done:
-                continue
             far = cost - price[other] - saved
-            if far < distance.get(other, inf):
-                distance[other], origin[other] = far, row
-                if far == least:
-                    if self._row[other] == _NONE:
-                        return other
-                    nearest.append(other)
-                    done.add(other)
+            if far > limit or other in done or far >= distance.get(other, inf):
+                continue
+            distance[other], origin[other] = far, row
+            free = rows[other] == _NONE
+            if far != least:
+                if (there := columns.get(far)) is None:
+                    columns[far] = [other]
+                    heappush(self._queue, far)
+                else:
+                    there.append(other)
+                if free:
+                    # By rounding, it may be nearer than the nearest ones, which are passed first all the same.
+                    self._limit = limit = max(far, least)
+            elif free:
+                return other
+            else:
+                self.nearest.append(other)
+                done.add(other)
         return _NONE
 
-    def _free(self, columns: Sequence[int]) -> int:
-        """Return the first free one of some columns."""
-        return next((column for column in columns if self._row[column] == _NONE), _NONE)
+    def _advance(self) -> None:
+        """Go on to the columns that are nearest among the others."""
+        distance, done = self._distance, self._done
+        while not self.nearest:
+            self._least = least = heappop(self._queue)
+            columns = self._columns.pop(least)
+            self.nearest = sorted(one for one in columns if distance[one] == least and one not in done)
+        done.update(self.nearest)

@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from dask_elastic.planning import matching
+from dask_elastic.planning.augmentation import least_cost_columns
 from dask_elastic.planning.matching import best_columns
 
 
@@ -60,6 +61,55 @@ def test_matchings_with_pauses_are_those_of_scipy_also_where_several_are_best(se
         monkeypatch.setattr(matching, "AT_ONCE", at_once)
         found.append([part.tolist() for part in best_columns(*given, (rows, columns))])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", [1_329, 5_347, 5_531])
+def test_matchings_with_pauses_are_those_of_scipy_where_sums_are_rounded(seed, monkeypatch):
+    """With these seeds, a free column becomes nearer than the nearest one by rounding."""
+    random, count = np.random.default_rng(seed), 40
+    row, column = random.integers(count, size=600), random.integers(count, size=600)
+    worth = random.integers(1, 5, 600) / 3
+    monkeypatch.setattr(matching, "SMALL", 0)
+    monkeypatch.setattr(matching, "_SPARSE", 0)
+    found = []
+    for at_once in (0, 1 << 20):
+        monkeypatch.setattr(matching, "AT_ONCE", at_once)
+        found.append(best_columns(row, column, worth, (count, count))[0].tolist())
+    assert found[0] == found[1]
+
+
+def counting(name):
+    def compare(self, other):
+        Counted.compared += 1
+        return getattr(float(self), name)(float(other))
+
+    return compare
+
+
+class Counted(float):
+    """A number that counts how often numbers are compared."""
+
+    compared = 0
+    __hash__ = float.__hash__
+
+    def __sub__(self, other):
+        return Counted(float(self) - float(other))
+
+    __lt__, __le__, __gt__, __ge__, __eq__ = map(counting, ("__lt__", "__le__", "__gt__", "__ge__", "__eq__"))
+
+
+def test_paths_look_at_columns_a_few_times_where_rows_have_many_pairs(monkeypatch):
+    """Looking at all columns at each step of a path takes 670,000 comparisons."""
+    count, each = 400, 10
+    random = np.random.default_rng(0)
+    costs = [
+        {column: Counted(-1 - random.random()) for column in random.integers(count, size=each).tolist()}
+        | {count + row: Counted(-1.0)}
+        for row in range(count)
+    ]
+    monkeypatch.setattr(Counted, "compared", 0)
+    assert len(set(least_cost_columns(costs, 2 * count))) == count
+    assert Counted.compared < 200_000
 
 
 def test_large_matchings_pause_for_each_row():
