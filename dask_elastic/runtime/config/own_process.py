@@ -45,6 +45,9 @@ def is_own_process(main: ModuleType | None = None) -> bool:
 MIDDLE_OBJECTS = 7_700
 """Objects that a collection of the middle generation looks at with Python's own thresholds: 11 times 700."""
 
+TRIPLED = {(2_100, 30, 30), (6_000, 30, 30)}
+"""The thresholds that ``dask scheduler`` sets: three times those of Python up to 3.12, and of 3.13."""
+
 _FROZEN = False
 
 
@@ -74,9 +77,10 @@ def _collect_in_small_steps() -> None:
     -----
     ``dask scheduler`` triples all three thresholds, so that such a collection looks at nine times as many objects, and
     stops all threads for as much longer. All objects are looked at as often as before, and full collections come as
-    seldom. From Python 3.14 on, thresholds have another meaning.
+    seldom. Other thresholds are those of users, who may have switched collections off as well: these stay. From Python
+    3.14 on, thresholds have another meaning.
     """
-    young, middle, full = gc.get_threshold()
-    fewer = max(MIDDLE_OBJECTS // young - 1, 1) if young else middle
-    if fewer < middle and sys.version_info < (3, 14):
+    young, middle, full = before = gc.get_threshold()
+    if gc.isenabled() and before in TRIPLED and sys.version_info < (3, 14):
+        fewer = max(MIDDLE_OBJECTS // young - 1, 1)
         gc.set_threshold(young, fewer, (middle + 1) * (full + 1) // (fewer + 1) - 1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import pytest
+from distributed.cli import dask_scheduler
 
 from dask_elastic.runtime.config import own_process
 from dask_elastic.runtime.config.own_process import is_own_process, leave_out_modules
@@ -65,6 +68,10 @@ def test_collection_leaves_out_what_is_there_in_a_process_of_its_own(own, monkey
         ((6_000, 30, 30), (6_000, 1, 479)),
         ((0, 10, 10), (0, 10, 10)),
         ((10_000, 1, 5), (10_000, 1, 5)),
+        # Python's own ones of 3.13, and some that users set: the last ones are the most that Python takes.
+        ((2_000, 10, 10), (2_000, 10, 10)),
+        ((50_000, 20, 100), (50_000, 20, 100)),
+        ((2_100, 30, 2**31 - 1), (2_100, 30, 2**31 - 1)),
     ],
 )
 @pytest.mark.parametrize("own", [True, False])
@@ -78,6 +85,41 @@ def test_middle_collections_are_short_and_full_ones_as_rare_in_a_process_of_its_
     monkeypatch.setattr(own_process.gc, "set_threshold", lambda *given: now.insert(0, given))
     leave_out_modules()
     assert now[0] == (after if own else before)
+
+
+@pytest.mark.parametrize("given", [(50_000, 20, 100), (2_100, 30, 2**31 - 1)])
+def test_thresholds_of_users_are_kept_by_a_process_of_its_own(given, monkeypatch):
+    monkeypatch.setattr(own_process, "is_own_process", lambda: True)
+    monkeypatch.setattr(own_process, "_FROZEN", False)
+    monkeypatch.setattr(own_process.gc, "freeze", lambda: None)
+    monkeypatch.setattr(own_process.atexit, "register", lambda function: None)
+    before = gc.get_threshold()
+    gc.set_threshold(*given)
+    try:
+        leave_out_modules()
+        assert gc.get_threshold() == given
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_thresholds_of_a_collector_that_is_switched_off_are_kept(monkeypatch):
+    """A user who switches it on again finds the thresholds as they were."""
+    now = [(2_100, 30, 30)]
+    monkeypatch.setattr(own_process, "is_own_process", lambda: True)
+    monkeypatch.setattr(own_process, "_FROZEN", False)
+    monkeypatch.setattr(own_process.gc, "freeze", lambda: None)
+    monkeypatch.setattr(own_process.gc, "isenabled", lambda: False)
+    monkeypatch.setattr(own_process.atexit, "register", lambda function: None)
+    monkeypatch.setattr(own_process.gc, "get_threshold", lambda: now[0])
+    monkeypatch.setattr(own_process.gc, "set_threshold", lambda *given: now.insert(0, given))
+    leave_out_modules()
+    assert now == [(2_100, 30, 30)]
+
+
+def test_dask_triples_the_thresholds_of_its_scheduler():
+    """Otherwise nothing is left to lower, or other thresholds are."""
+    program = inspect.getsource(dask_scheduler.main.callback)
+    assert "gc.set_threshold(g0 * 3, g1 * 3, g2 * 3)" in program
 
 
 PRELOADED = """
