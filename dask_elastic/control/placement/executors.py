@@ -292,7 +292,6 @@ def _fixed(
     staying = {place for place, node in enumerate(snapshot.nodes) if node.cores > 0 and not node.retiring}
     kept = [place for place, node in enumerate(nodes) if node in staying]
     pause()
-    pause()
     needs = np.concatenate([part.needs for part in parts])
     return _Groups([names[place] for place in kept], [nodes[place] for place in kept], needs[kept])
 
