@@ -22,6 +22,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from dask_elastic.planning.turns import no_pause
+from dask_elastic.vocab.errors import PlanningError
 
 _NONE = -1
 
@@ -34,7 +35,7 @@ def least_cost_columns(
     Parameters
     ----------
     costs : sequence of mapping of int to float
-        For each row, what each column costs that it may get. Each row has a column that no other may get.
+        For each row, what each column costs that it may get.
     columns : int
         The number of columns.
     pause : callable
@@ -44,6 +45,11 @@ def least_cost_columns(
     -------
     list of int
         The column of each row.
+
+    Raises
+    ------
+    PlanningError
+        If some rows have fewer columns together than they are.
 
     Examples
     --------
@@ -97,7 +103,7 @@ class _Paths:
     """
 
     def __init__(self, matching: _Matching, row: int):
-        self._matching = matching
+        self._matching, self._row = matching, row
         self.nearest: list[int] = []
         self.origin: dict[int, int] = {}
         self._distance: dict[int, float] = {}
@@ -122,6 +128,8 @@ class _Paths:
         before = 0
         while True:
             matching.pause()
+            if not self.nearest:
+                raise PlanningError(f"row {self._row} has no column of its own: others need all that it may get.")
             passed.append(self.nearest.pop())
             end = self._extend(passed[-1])
             if end == _NONE and not self.nearest:
@@ -176,7 +184,7 @@ class _Paths:
     def _advance(self) -> None:
         """Go on to the columns that are nearest among the others."""
         distance, done = self._distance, self._done
-        while not self.nearest:
+        while self._queue and not self.nearest:
             self._least = least = heappop(self._queue)
             columns = self._columns.pop(least)
             self.nearest = sorted(one for one in columns if distance[one] == least and one not in done)

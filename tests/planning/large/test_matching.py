@@ -7,6 +7,7 @@ from scipy.optimize import linear_sum_assignment
 from dask_elastic.planning import matching
 from dask_elastic.planning.augmentation import least_cost_columns
 from dask_elastic.planning.matching import best_columns
+from dask_elastic.vocab.errors import PlanningError
 
 
 def pairs(seed, rows, columns, count, whole):
@@ -110,6 +111,12 @@ def test_paths_look_at_columns_a_few_times_where_rows_have_many_pairs(monkeypatc
     monkeypatch.setattr(Counted, "compared", 0)
     assert len(set(least_cost_columns(costs, 2 * count))) == count
     assert Counted.compared < 200_000
+
+
+@pytest.mark.parametrize("costs", [[{0: 1.0}, {0: 2.0}], [{0: 1.0}, {}], [{0: 1.0}, {0: float("nan")}]])
+def test_rows_without_a_column_of_their_own_are_an_error(costs):
+    with pytest.raises(PlanningError, match="row 1 has no column of its own"):
+        least_cost_columns(costs, 1)
 
 
 def test_large_matchings_pause_for_each_row():
