@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_elastic.runtime.config.many_imports import many_imports
+from dask_elastic.runtime.config.own_process import leave_out_worker_modules
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -37,6 +38,7 @@ class ElasticWorkerPlugin(WorkerPlugin):
             with many_imports():
                 from dask_elastic.runtime.worker.node import NodeRuntime
 
+            leave_out_worker_modules(worker.nanny is not None, worker.state.executed_count)
             runtime = NodeRuntime(worker)
             await runtime.start()
             self.runtime = runtime

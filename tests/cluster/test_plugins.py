@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -38,6 +39,18 @@ def scheduler_handlers(dask_scheduler):
     """What of dask_elastic is left on a scheduler."""
     places = (dask_scheduler.handlers, dask_scheduler.plugins, dask_scheduler.worker_plugins)
     return [name for place in places for name in place if "elastic" in name]
+
+
+@pytest.mark.parametrize("executed", [False, True])
+def test_garbage_collection_leaves_out_modules_of_workers_that_have_executed_no_task(executed, small_cluster):
+    """What users' tasks have left may refer to itself, and would stay for ever."""
+    with Client(small_cluster(), set_as_default=False) as client:
+        if executed:
+            assert client.submit(sum, [1, 2]).result() == 3
+        [before] = client.run(gc.get_freeze_count).values()
+        installing.install(client)
+        [after] = client.run(gc.get_freeze_count).values()
+        assert (after > before + 1_000) is not executed
 
 
 def assert_clean(client, wait_until):

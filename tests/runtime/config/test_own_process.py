@@ -13,7 +13,7 @@ import pytest
 from distributed.cli import dask_scheduler
 
 from dask_elastic.runtime.config import own_process
-from dask_elastic.runtime.config.own_process import is_own_process, leave_out_modules
+from dask_elastic.runtime.config.own_process import is_own_process, leave_out_modules, leave_out_worker_modules
 
 
 def main_module(file=None, module=None):
@@ -28,6 +28,7 @@ def main_module(file=None, module=None):
     [
         (main_module("/venv/bin/dask"), True),
         (main_module("/venv/bin/dask-scheduler"), True),
+        (main_module("/venv/bin/dask-worker"), True),
         (main_module(module="dask.__main__"), True),
         (main_module(module="distributed.cli.dask_scheduler"), True),
         (main_module(module="distributed.cli.dask_spec"), True),
@@ -57,6 +58,31 @@ def test_collection_leaves_out_what_is_there_in_a_process_of_its_own(own, monkey
     leave_out_modules()
     leave_out_modules()
     assert frozen == [True] * own
+
+
+@pytest.mark.parametrize(
+    ("own", "has_nanny", "executed", "freezes"),
+    [
+        (True, False, 0, True),
+        (False, True, 0, True),
+        (False, False, 0, False),
+        (True, False, 1, False),
+        (False, True, 3, False),
+    ],
+)
+def test_collection_leaves_out_modules_of_a_worker_that_has_executed_nothing(
+    own, has_nanny, executed, freezes, monkeypatch
+):
+    """What users' tasks have left in a worker is collected, and so is what a notebook has beside its workers."""
+    frozen = []
+    monkeypatch.setattr(own_process, "is_own_process", lambda: own)
+    monkeypatch.setattr(own_process, "_FROZEN", False)
+    monkeypatch.setattr(own_process.gc, "freeze", lambda: frozen.append(True))
+    monkeypatch.setattr(own_process.atexit, "register", lambda function: None)
+    # A second installation of the plugin would freeze what jobs have left.
+    leave_out_worker_modules(has_nanny, executed)
+    leave_out_worker_modules(has_nanny, executed)
+    assert frozen == [True] * freezes
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="thresholds have another meaning")
