@@ -209,3 +209,14 @@ def test_errors_that_lead_to_each_other_are_shown_once():
     text = "".join(traceback.format_exception(shown_error(first)))
     assert text.count(SHOWN) == 1
     assert "ecret" not in text
+
+
+def test_cause_of_an_error_in_a_group_hides_the_password():
+    of_group = raised_by(lambda: after(OSError(URL), ValueError("cannot be reached"), explicit=True))
+    group = ExceptionGroup("two hosts", [of_group, OSError("no route")])
+    # An error may lead to the group again.
+    of_group.__cause__.__context__ = group
+    text = "".join(traceback.format_exception(shown_error(group)))
+    assert "ecret" not in text
+    for line in ("ExceptionGroup: two", "ValueError: cannot be reached", f"OSError: {SHOWN}", "OSError: no route"):
+        assert text.count(line) == 1

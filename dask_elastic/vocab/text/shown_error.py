@@ -33,10 +33,7 @@ def shown_error(error: BaseException) -> BaseException:
     >>> shown_error(OSError("no route to sftp://user:secret@host/checkpoints"))
     ShownError('OSError: no route to sftp://user:***@host/checkpoints')
     """
-    chain: list[BaseException] = [error]
-    # By identity, since errors may be equal: the errors before an error may lead to it again.
-    while (before := _before(chain[-1])) is not None and all(before is not one for one in chain):
-        chain.append(before)
+    chain = _chain(error, ())
     texts = [*map(_text, chain)]
     if all(shown_url(text) == text for text in texts):
         return error
@@ -51,12 +48,20 @@ def shown_error(error: BaseException) -> BaseException:
     return shown[0]
 
 
-def _text(error: BaseException) -> str:
-    """Return what a traceback ends with, in groups with what those of their errors end with."""
-    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return "\n".join(["".join(traceback.format_exception_only(error)).strip(), *map(_text, within)])
+def _chain(error: BaseException, above: tuple[BaseException, ...]) -> list[BaseException]:
+    """Return an error and those that a traceback shows above it, newest first, without those of its groups."""
+    chain: list[BaseException] = []
+    before: BaseException | None = error
+    # By identity, since errors may be equal: the errors before an error may lead to it again.
+    while before is not None and all(before is not one for one in (*above, *chain)):
+        chain.append(before)
+        before = before.__cause__ if before.__suppress_context__ else before.__context__
+    return chain
 
 
-def _before(error: BaseException) -> BaseException | None:
-    """Return the error that a traceback shows above this one."""
-    return error.__cause__ if error.__suppress_context__ else error.__context__
+def _text(error: BaseException, above: tuple[BaseException, ...] = ()) -> str:
+    """Return what a traceback ends with, in groups with what those of their errors, and of those before, end with."""
+    groups = (*above, error)
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    within = [_text(one, groups) for member in members for one in _chain(member, groups)]
+    return "\n".join(["".join(traceback.format_exception_only(error)).strip(), *within])
