@@ -25,6 +25,7 @@ from dask_elastic.runtime.worker.handlers import Handlers
 from dask_elastic.vocab.checkpoint import CheckpointDescription
 from dask_elastic.vocab.errors import (
     JobFailed,
+    JobStopped,
     MissingExtra,
     NodeLost,
     SinkError,
@@ -150,10 +151,28 @@ def test_error_amid_the_end_of_a_job_becomes_that_of_the_job(fake, workers, monk
 
 
 def test_wait_for_a_failed_job_without_an_error_raises(monkeypatch):
-    failed = SimpleNamespace(live=False, settled=True, awaited=False, error=None, status=Status.FAILED)
+    failed = SimpleNamespace(name="job", live=False, settled=True, awaited=False, error=None, status=Status.FAILED)
     monkeypatch.setattr(Job, "_ask", lambda job, call, deadline: failed)
     with pytest.raises(JobFailed, match="job 'job' failed"):
         Job("job", SimpleNamespace(extensions={})).wait(progress=False)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(Status.STOPPED, JobStopped), (Status.FAILED, JobFailed)])
+def test_wait_amid_the_handling_of_an_error_shows_that_error(monkeypatch, status, kind):
+    ended = SimpleNamespace(name="job", live=False, settled=True, awaited=False, error=None, status=status)
+    monkeypatch.setattr(Job, "_ask", lambda job, call, deadline: ended)
+    handled = KeyError("of the program")
+
+    def program():
+        try:
+            raise handled
+        except KeyError:
+            Job("job", SimpleNamespace(extensions={})).wait(progress=False)
+
+    with pytest.raises(kind) as raised:
+        program()
+    assert raised.value.__context__ is handled
+    assert not raised.value.__suppress_context__
 
 
 def test_drain_during_a_start_begins_when_the_sources_have_started(fake, workers):

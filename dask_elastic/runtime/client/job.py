@@ -24,9 +24,9 @@ from dask_elastic.runtime.client.window_commands import WindowCommands
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.job_end import raise_for_end
 from dask_elastic.runtime.protocol.remote_errors import load_error
-from dask_elastic.vocab.errors import ElasticError, JobFailed, JobStopped, SchedulerLost, UnknownJob
+from dask_elastic.vocab.errors import ElasticError, SchedulerLost, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -208,24 +208,7 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
                     line.say(f"Job {self.name!r} goes on. Stop it with job.stop(), or find it again with "
                              f"dask_elastic.job({self.name!r}).")  # fmt: skip
                 raise
-        self._raise_for(described, "" if seconds is None else f" after {seconds:g} s")
-
-    def _raise_for(self, described: JobDescription, waited: str) -> None:
-        if described.live:
-            raise TimeoutError(f"job {self.name!r} is still {described.status.value}{waited}")
-        changes = f"the folder of its checkpoints may still change{waited}: wait again before you delete it"
-        cause = None if described.error is None else load_error(described.error)
-        if cause is not None or described.status is Status.FAILED:
-            error: ElasticError = JobFailed(f"job {self.name!r} failed: {cause or 'see the log of the scheduler'}")
-        elif described.status is Status.STOPPED:
-            error = JobStopped(f"job {self.name!r} was stopped")
-        elif described.settled:
-            return
-        else:
-            raise TimeoutError(f"job {self.name!r} has finished, but its storage has not answered, and {changes}")
-        if not described.settled:
-            error.add_note(f"Its storage has not answered, and {changes}.")
-        raise error from cause
+        raise_for_end(described, "" if seconds is None else f" after {seconds:g} s")
 
     def card(self, every: float | str = "1s") -> None:
         """Show a card of the job in a notebook, and update it until the job has ended.
