@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -26,16 +28,30 @@ class LastFailed:
     def _noted(self) -> dict[str, bool]:
         return dict(self.cache.get(KEY, {}))
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Have other runs that end wait: pytest-xdist ends its processes between the steps of the end."""
+        try:
+            lock = (self.cache.mkdir("last_failed") / "lock").open("w")
+        except OSError:
+            # Then nothing is noted either, of which pytest warns.
+            yield
+            return
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Iterator[None]:
         """Add what has failed in other runs, and remove what has passed there."""
-        others = self._noted()
-        result = yield
-        own = self._noted()
-        kept = {name: True for name in own if name in others or name not in self.began}
-        kept |= {name: True for name in others if name not in self.began}
-        if kept != own:
-            self.cache.set(KEY, kept)
+        with self._locked():
+            others = self._noted()
+            result = yield
+            own = self._noted()
+            kept = {name: True for name in own if name in others or name not in self.began}
+            kept |= {name: True for name in others if name not in self.began}
+            if kept != own:
+                self.cache.set(KEY, kept)
         return result
 
 

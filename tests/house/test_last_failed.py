@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import last_failed
 import pytest
 
 TESTS = Path(__file__).parents[1]
@@ -90,3 +94,51 @@ def test_run_with_failures_of_others_runs_only_these(run, tmp_path):
     assert run("--lf").wait(100) == 1
     assert not (tmp_path / "begun").exists()
     assert failed(tmp_path) == ["test_other.py::test_fails"]
+
+
+def test_runs_that_end_at_once_keep_the_failures_of_both(tmp_path, monkeypatch):
+    noted = {last_failed.KEY: {}}
+    folder = tmp_path / "last_failed"
+    folder.mkdir()
+    cache = SimpleNamespace(get=noted.get, set=noted.__setitem__, mkdir=lambda name: folder)
+    runs = [last_failed.LastFailed(cache) for _ in range(2)]
+
+    def end(run, name):
+        """End a run as pytest does, which notes what has failed in it between the steps."""
+        finish = runs[run].pytest_sessionfinish()
+        next(finish)
+        yield
+        cache.set(last_failed.KEY, {name: True})
+        with pytest.raises(StopIteration):
+            finish.send(None)
+
+    first = end(0, "first")
+    next(first)
+    waits = threading.Event()
+    lock = fcntl.flock
+
+    def locking(file, how):
+        waits.set()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", locking)
+
+    def end_second():
+        list(end(1, "second"))
+        waits.set()
+
+    second = threading.Thread(target=end_second)
+    second.start()
+    assert waits.wait(100)
+    assert next(first, None) is None
+    second.join(100)
+    assert noted[last_failed.KEY] == {"first": True, "second": True}
+
+
+def test_run_ends_although_its_cache_cannot_be_written(tmp_path):
+    (tmp_path / "test_fails.py").write_text("def test_fails():\n    assert False\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "no-folder").touch()
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "cache_dir=no-folder/cache", "test_fails.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout + ended.stderr
