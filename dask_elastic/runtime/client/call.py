@@ -102,8 +102,8 @@ def call_scheduler(client: Client, call: Call[A], deadline: float | None = None)
         return read_answer(call, _hosted(client.sync(_answer_of_scheduler, client, call, deadline)))
     except NoAnswer as error:
         raise TimeoutError(
-            f"the scheduler has not answered within the timeout and {ANSWER_SECONDS:g} s more: it hangs, or the "
-            "network does. When it works again, it does what it was called for."
+            f"the scheduler has not answered within the timeout, or {ANSWER_SECONDS:g} s if less was left: it hangs, "
+            "or the network does. When it works again, it does what it was called for."
         ) from error
 
 
