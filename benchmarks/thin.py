@@ -8,7 +8,8 @@ Measures, one JSON line per setting with medians of the runs; cores are CPU seco
 - one-row: 1,000 batches of one row per second from a source through a count to a sink.
 - latency: from the due time of a row to the sink, of a stream in batches of a millisecond: on one node, read by an
   `Iterable` with a rate, read by an `Iterable` whose function waits until rows are due, or sent with `job.send`;
-  through a remote task and back; across, from a source to a home on another node.
+  each also through a remote task and back, and across, from a source to a home on another node. With a rate, a source
+  reads the rows of a tick together, most of them before they are due.
 - idle: cores of a cluster with an idle job of 20 executors beyond those of one without it, in windows of 10 seconds.
 
 Beside them run a bare hand-over of the same batches from one Python thread to another and, if installed, Bytewax, each
@@ -176,12 +177,13 @@ def latency_run(client: Client, rate: float, seconds: float, way: str, through: 
     home = job.assignment()["home"][0]
     if way == "remote":
         job.set_cores("per_key", {next(worker for worker in client.nthreads() if worker != home): 1})
+    began = time.time()
     if through == "send":
-        cpu = send_stream(client, job, rate, seconds)
+        cpu = send_stream(client, job, rate, seconds, warm)
     else:
         time.sleep(warm - MARK_SECONDS)
         cpu = ClusterCpu(client)
-    finished = ended_within(job, limit + seconds + WARM_SECONDS)
+    finished = ended_within(job, limit + seconds + warm)
     found = {"finished": finished, "cores": cpu.cores(), "client_cores": cpu.own_cores()}
     parts = client.run(received)
     stream = Received()
@@ -191,7 +193,7 @@ def latency_run(client: Client, rate: float, seconds: float, way: str, through: 
         assert (parts[home].started > 0) == (way != "across"), "the source is on the wrong node"
     if way == "remote":
         assert job.assignment()["remote"].all(), "the task is not remote"
-        found["settled"] = bool(job.moves()["ended"].max() < stream.started + warm)
+        found["settled"] = bool(job.moves()["ended"].max() < (stream.started or began) + warm)
     job.forget()
     counts = {"rows_per_write": stream.rows / stream.calls, "early": stream.early / stream.rows}
     return quantiles(stream) | found | counts
@@ -216,9 +218,9 @@ def latency_topology(rate: float, seconds: float, warm: float, way: str, through
     return topology
 
 
-def send_stream(client: Client, job: de.Job, rate: float, seconds: float) -> ClusterCpu:
+def send_stream(client: Client, job: de.Job, rate: float, seconds: float, warm: float) -> ClusterCpu:
     """Send the rows that are due, again and again; a slow call makes the next one carry more rows."""
-    waiting = [batch for _, batch in due_batches(rate, seconds, 0.0)]
+    waiting = [batch for _, batch in due_batches(rate, seconds, 0.0, warm)]
     size = waiting[0].num_rows
     keys, after = (np.concatenate([batch[name].to_numpy() for batch in waiting]) for name in ("key", "due"))
     began = time.time() + MARK_SECONDS
@@ -227,7 +229,7 @@ def send_stream(client: Client, job: de.Job, rate: float, seconds: float) -> Clu
     sent = 0
     while sent < len(waiting):
         passed = time.time() - began
-        if cpu is None and passed >= WARM_SECONDS - MARK_SECONDS:
+        if cpu is None and passed >= warm - MARK_SECONDS:
             cpu = ClusterCpu(client)
         ready = min(int(passed * rate / size) + 1, len(waiting)) if passed >= 0 else 0
         if ready > sent:
@@ -300,7 +302,7 @@ def latency_lines(arguments: argparse.Namespace, others: Others) -> None:
     for way in arguments.way:
         workers, threads = (1, 2) if way == "one-node" else (2, 1)
         with cluster_of(workers, threads) as client:
-            for through in arguments.through if way == "one-node" else ("iterable",):
+            for through in arguments.through:
                 for rate in arguments.latency_rate:
                     runs = []
                     for _ in range(arguments.runs):
@@ -327,7 +329,7 @@ def main() -> None:
     parser.add_argument("--latency-rate", type=float, nargs="+", default=[1_000.0, 10_000.0, 100_000.0])
     parser.add_argument("--way", nargs="+", choices=WAYS, default=WAYS, help="of latency")
     parser.add_argument(
-        "--through", nargs="+", choices=THROUGH, default=["iterable", "send"], help="of the latency on one node"
+        "--through", nargs="+", choices=THROUGH, default=["iterable", "send"], help="how rows reach the source"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run, beside a second of warm-up")
     parser.add_argument("--runs", type=int, default=3)
