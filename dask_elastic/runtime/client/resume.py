@@ -142,7 +142,7 @@ def resume(
         own_cores = checked_cores(saved.summaries, given, merged.paradigm)
         job = dataclasses.replace(saved, name=own_name, options=merged, cores=own_cores, version=__version__)
     else:
-        components = divided(topology, fuse, merged, given)
+        components = divided(topology, fuse, merged)
         check_sources(components)
         _check_states(components, manifest)
         job = described(topology, components, own_name, merged, given)

@@ -115,29 +115,17 @@ def test_fuse_auto_leaves_apart_what_its_strategy_could_not_move(migration, fuse
 
 
 @pytest.mark.parametrize(
-    ("cores", "fused"),
-    [({"first": 2}, {"first": ("second", "third")}), ({"second": 2}, {"second": ("third",)})],
-    ids=str,
-)
-def test_fuse_auto_leaves_apart_what_has_cores_of_its_own(cores, fused):
-    call = described_job.checked_job(windows_behind_each_other(), None, cores, "auto", {})
-    found = {one.name: tuple(compute.name for compute in one.fused) for one in call.summaries}
-    assert {name: behind for name, behind in found.items() if behind} == fused
-    assert call.cores == cores
-
-
-@pytest.mark.parametrize(
     ("cores", "migration", "match"),
     [
         ({}, {"second": "labelled"}, "migration names 'second', which runs in the tasks of another compute"),
         ({"second": 2}, "labelled", "cores= names 'second', which runs in the tasks of 'first'"),
-        (["second"], "labelled", "give the cores of single operators"),
+        ({"second": 2}, "auto", "cores= names 'second', which runs in the tasks of 'first'"),
     ],
 )
 def test_pairs_given_by_hand_are_refused_with_options_of_the_compute_behind(cores, migration, match):
-    fuse = "auto" if isinstance(cores, list) else [("first", "second")]
+    by_hand, options = [("first", "second")], {"migration": migration}
     with pytest.raises(SubmitError, match=match):
-        described_job.checked_job(windows_behind_each_other(), None, cores, fuse, {"migration": migration})
+        described_job.checked_job(windows_behind_each_other(), None, cores, by_hand, options)
 
 
 def test_pairs_given_by_hand_are_refused_with_a_strategy_that_cannot_move_them():

@@ -45,16 +45,15 @@ def checked_job(
     checked = job_options(options)
     _check_durable(options, checked)
     check_installed(checked.placement)
-    given = {} if cores is None else cores
-    components = divided(topology, fuse, checked, given)
+    components = divided(topology, fuse, checked)
     check_sources(components)
-    return described(topology, components, job_name(name, topology.name), checked, given)
+    return described(topology, components, job_name(name, topology.name), checked, {} if cores is None else cores)
 
 
-def divided(topology: Topology, fuse: Fuse, options: JobOptions, cores: Mapping[str, int]) -> tuple[Component, ...]:
+def divided(topology: Topology, fuse: Fuse, options: JobOptions) -> tuple[Component, ...]:
     """Return the components of a job; "auto" fuses only what the options of the job allow.
 
-    A compute begins a component if it is named by a strategy of migration or by `cores`, which are those of the tasks.
+    A compute for which a strategy of migration is given begins a component: the strategy is that of its tasks.
 
     Raises
     ------
@@ -66,8 +65,7 @@ def divided(topology: Topology, fuse: Fuse, options: JobOptions, cores: Mapping[
     possible = pairs(topology, fused_groups(topology, fuse))
     elastic = options.paradigm != RESOURCE
     merging = {name for pair in possible for name in pair if elastic and options.strategy(name) in MERGING}
-    named = {*options.migration_of, *(cores if isinstance(cores, Mapping) else ())}
-    together = [pair for pair in possible if pair[1] not in named and merging.isdisjoint(pair)]
+    together = [pair for pair in possible if pair[1] not in options.migration_of and merging.isdisjoint(pair)]
     return build_components(topology, fuse if together == possible else together)
 
 
