@@ -85,7 +85,6 @@ def test_collection_leaves_out_modules_of_a_worker_that_has_executed_nothing(
     assert frozen == [True] * freezes
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="thresholds have another meaning")
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -110,7 +109,8 @@ def test_middle_collections_are_short_and_full_ones_as_rare_in_a_process_of_its_
     monkeypatch.setattr(own_process.gc, "get_threshold", lambda: now[0])
     monkeypatch.setattr(own_process.gc, "set_threshold", lambda *given: now.insert(0, given))
     leave_out_modules()
-    assert now[0] == (after if own else before)
+    # From Python 3.14 on, thresholds have another meaning, and stay.
+    assert now[0] == (after if own and sys.version_info < (3, 14) else before)
 
 
 @pytest.mark.parametrize("given", [(50_000, 20, 100), (2_100, 30, 2**31 - 1)])
