@@ -82,8 +82,8 @@ def leave_out_worker_modules(has_nanny: bool, executed: int) -> None:
 
     Notes
     -----
-    A full collection stopped all threads of a worker for 60 to 90 ms, several times per minute of a stream of small
-    batches. Nothing is collected before, as the first rows of a job would wait for it.
+    A full collection stopped all threads of a worker for 60 to 90 ms, once in 15 seconds of a stream of small batches.
+    Nothing is collected before, as the first rows of a job would wait for it.
     """
     global _FROZEN
     if not _FROZEN and not executed and (has_nanny or is_own_process()):
