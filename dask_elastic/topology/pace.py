@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dask_elastic.topology.ticks import Ticks, next_tick
+from dask_elastic.topology.ticks import LONGEST_TICK, TICK_SECONDS, Ticks, next_tick
 from dask_elastic.vocab.errors import TopologyError
 
 SLICE_SECONDS = 0.005
@@ -85,6 +85,8 @@ class Pace:
         The most rows of one slice, at any rate.
     ticks : Ticks, optional
         The ticks of all sources of this process; its own by default.
+    longest_tick : float, default 0.02
+        The most time between two ticks of this source, in seconds, however busy the process is.
 
     Raises
     ------
@@ -116,6 +118,7 @@ class Pace:
         slice_seconds: float = SLICE_SECONDS,
         max_rows: int = 65_536,
         ticks: Ticks | None = None,
+        longest_tick: float = LONGEST_TICK,
     ):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise TopologyError(f"rate is {rate}; give a positive number of rows per second, or None for no limit.")
@@ -125,13 +128,19 @@ class Pace:
         self._slice_rows = rows_within(rate, slice_seconds, max_rows)
         self._max_rows = max_rows
         self._shared = ticks or Ticks()
+        self._longest = longest_tick
         # The last tick, its time to the next one, and until when rows are due that leave at it.
-        self._tick, self._span, self._horizon = 0.0, self._shared.interval, -math.inf
+        self._tick, self._span, self._horizon = 0.0, self._shared.within(longest_tick)[0], -math.inf
 
     @property
     def due(self) -> float | None:
         """When the next row is due, in seconds on the caller's clock; None without a rate."""
         return None if self.rate is None else self.started + self.rows / self.rate
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether its ticks are at the same times as those of other sources; see `next_tick`."""
+        return self._shared.within(self._longest)[0] > TICK_SECONDS
 
     def note_arrival(self, requested: float, now: float) -> None:
         """Delay the due times after a read that had to wait for data, so that this wait does not count as lag.
@@ -195,9 +204,9 @@ class Pace:
 
         Notes
         -----
-        Ticks are a millisecond apart at least, and up to 20 ms when the process is busy; see `Ticks`. Then they are up
-        to 2 ms before their first row is due. A tick is not late because the one before it was. A source that lags
-        sends what is due without waiting. If the clock is set back, due times go back with it.
+        Ticks are a millisecond apart at least, and up to `longest_tick` when the process is busy; see `Ticks`. Then
+        they are up to a tenth of that before their first row is due. A tick is not late because the one before it was.
+        A source that lags sends what is due without waiting. If the clock is set back, due times go back with it.
 
         Examples
         --------
@@ -213,7 +222,7 @@ class Pace:
             due = self.started + self.rows / rate
             ready = self._ready(rate)
             if ready <= 0:
-                interval, lead = self._shared.interval, self._shared.lead
+                interval, lead = self._shared.within(self._longest)
                 tick, now = next_tick(due - lead, self._tick, interval), clock()
                 usual = 1 / rate + interval + self._span
                 if self._horizon != -math.inf and tick - now > 2 * usual:

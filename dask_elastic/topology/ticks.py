@@ -50,15 +50,16 @@ class Ticks:
         self.interval = TICK_SECONDS
         self._measured = -math.inf, 0.0
 
-    @property
-    def are_stretched(self) -> bool:
-        """Whether ticks are at the same times for all sources; see `next_tick`."""
-        return self.interval > TICK_SECONDS
+    def within(self, longest: float) -> tuple[float, float]:
+        """Return the interval of a source, and how long before its first row is due a tick may be, in seconds.
 
-    @property
-    def lead(self) -> float:
-        """How long before its first row is due a tick may be, in seconds."""
-        return self.interval * LEAD if self.are_stretched else 0.0
+        Parameters
+        ----------
+        longest : float
+            The most time between two ticks of the source, in seconds; `TICK_SECONDS` if it is shorter than that.
+        """
+        interval = min(self.interval, max(longest, TICK_SECONDS))
+        return interval, interval * LEAD if interval > TICK_SECONDS else 0.0
 
     def is_due(self, now: float) -> bool:
         """Return whether `note` would take the load: reading it takes as long as a dozen calls."""

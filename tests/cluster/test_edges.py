@@ -93,6 +93,20 @@ def test_tiny_batches_of_paced_source_that_are_due_are_joined(client):
     assert len(got["batch"].unique()) < rows / 2
 
 
+def test_sources_have_the_longest_tick_of_their_job(client):
+    def ticks(dask_worker, job):
+        part = dask_worker.plugins["dask-elastic-worker"].runtime.job_parts[job]
+        return [source._pace._longest for source in part.sources.values()]
+
+    for options, seconds in (({}, 0.02), ({"longest_tick": "1ms"}, 0.001)):
+        topology = de.Topology("ticking")
+        topology.source("rows", de.sources.Arrow(pa.table({"n": [1, 2]}), rate=0.001)).sink(de.sinks.Collect())
+        job = de.submit(topology, client, **options)
+        found = [longest for one in client.run(ticks, job=job.name).values() for longest in one]
+        job.stop()
+        assert found == [seconds]
+
+
 def test_iterable_source_yields_on_two_workers(client, frame):
     def parts(instance, instances):
         for start in range(instance * 1_000, len(frame), instances * 1_000):

@@ -220,4 +220,18 @@ def test_stretched_ticks_are_before_their_first_row_is_due():
     for piece, due in pace.ticks(numbered(0, 90), clock, clock.wait):
         first = 100.0 + piece["n"][0].as_py() / 1_000
         assert due <= first
-        assert clock.now == pytest.approx(first - ticks.lead) or first < 100.0 + LONGEST_TICK
+        assert clock.now == pytest.approx(first - ticks.within(LONGEST_TICK)[1]) or first < 100.0 + LONGEST_TICK
+
+
+@pytest.mark.parametrize(("longest", "early"), [(TICK_SECONDS, 0.001), (0.0001, 0.001), (0.005, 0.0055)])
+def test_source_in_a_busy_process_sends_early_by_no_more_than_its_longest_tick(longest, early):
+    ticks, clock = Ticks(), Clock()
+    ticks.interval = LONGEST_TICK
+    pace, left = Pace(1_000, started=100.0, ticks=ticks, longest_tick=longest), []
+    for piece, _ in pace.ticks(numbered(0, 90), clock, clock.wait):
+        left += [(number, 100.0 + number / 1_000 - clock.now) for number in piece["n"].to_pylist()]
+    assert [number for number, _ in left] == list(range(90))
+    assert max(lead for _, lead in left) <= early + 1e-6
+    assert pace.is_stretched == (longest > TICK_SECONDS)
+    others = Pace(1_000, started=100.0, ticks=ticks)
+    assert others.is_stretched

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_elastic.topology.ticks import LIGHT_LOAD, LONGEST_TICK, TICK_SECONDS, Ticks, next_tick
+from dask_elastic.topology.ticks import LEAD, LIGHT_LOAD, LONGEST_TICK, TICK_SECONDS, Ticks, next_tick
 
 
 def loaded(ticks, cores, start):
@@ -19,10 +19,10 @@ def test_ticks_are_stretched_with_the_load_and_shortened_again():
     assert ticks.interval == TICK_SECONDS
     loaded(ticks, 2 * LIGHT_LOAD, 0)
     assert ticks.interval == LONGEST_TICK
-    assert ticks.are_stretched
+    assert ticks.within(LONGEST_TICK) == (LONGEST_TICK, LEAD * LONGEST_TICK)
     loaded(ticks, LIGHT_LOAD / 2, 60)
     assert ticks.interval == TICK_SECONDS
-    assert not ticks.are_stretched
+    assert ticks.within(LONGEST_TICK) == (TICK_SECONDS, 0.0)
 
 
 def test_load_is_measured_over_some_time():

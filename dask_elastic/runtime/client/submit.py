@@ -51,11 +51,11 @@ def submit(
         What the control loop aims at: ``latency_target``, ``planner``, ``placement``,
         ``paradigm``, ``dry_run``. How the job runs:
         ``on_error``, ``inbox_time``, ``queue_time``, ``balance_interval``, ``balance_threshold``, ``light_load``,
-        ``gather_shards``, ``flush_interval``, ``channel_window``, ``migration``, ``watermark_interval``,
-        ``idle_timeout``, ``report_interval``, ``stall_after``. Where its state is: ``state_store``, ``state_memory``.
-        How it survives losses: ``checkpoint`` (a folder), ``checkpoint_interval``, ``checkpoint_keep``,
-        ``restart_attempts``. The configuration page explains them. Defaults come from the Dask configuration under
-        ``elastic``.
+        ``gather_shards``, ``flush_interval``, ``channel_window``, ``migration``, ``longest_tick``,
+        ``watermark_interval``, ``idle_timeout``, ``report_interval``, ``stall_after``. Where its state is:
+        ``state_store``, ``state_memory``. How it survives losses: ``checkpoint`` (a folder), ``checkpoint_interval``,
+        ``checkpoint_keep``, ``restart_attempts``. The configuration page explains them. Defaults come from the Dask
+        configuration under ``elastic``.
 
     Returns
     -------

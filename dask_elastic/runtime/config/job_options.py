@@ -25,6 +25,7 @@ from dask_elastic.runtime.config.parsing import (
 )
 from dask_elastic.runtime.protocol.job_spec import PARADIGMS, RESOURCE, JobOptions
 from dask_elastic.topology.state_kind import STORES
+from dask_elastic.topology.ticks import LONGEST_TICK
 from dask_elastic.vocab.errors import SubmitError
 
 OPTIONS = (
@@ -39,6 +40,7 @@ OPTIONS = (
     Option("flush_interval", Duration()),
     Option("report_interval", Duration()),
     Option("latency_target", Duration(), optional=True),
+    Option("longest_tick", Duration(most=LONGEST_TICK)),
     Option("watermark_interval", Duration()),
     Option("idle_timeout", Duration(), optional=True),
     Option("state_store", Choice(STORES)),

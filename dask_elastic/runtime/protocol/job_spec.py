@@ -67,6 +67,8 @@ class JobOptions(SharedMethods):
         How the job is elastic: one of `PARADIGMS`.
     dry_run : bool
         Whether decisions are logged and not carried out.
+    longest_tick : float
+        Seconds between two ticks at which the rows of sources with a rate leave, at most.
     watermark_interval : float
         Seconds between two watermarks of a source, at least.
     idle_timeout : float or None
@@ -107,6 +109,7 @@ class JobOptions(SharedMethods):
     paradigm: str
     dry_run: bool
     watermark_interval: float = 0.1
+    longest_tick: float = 0.02
     idle_timeout: float | None = None
     checkpoint: str | None = None
     checkpoint_interval: float = 10.0

@@ -174,6 +174,7 @@ class JobPart:
                     self._node.client, self._instance_ended,
                     None if self.checkpoints is None else self.checkpoints.keeper.reached, self._position(identity),
                     lambda found: self._node.ask(AgreeOnInput(*self.spec.generation_id, name, found)),
+                    self.spec.options.longest_tick,
                 )  # fmt: skip
 
     @property

@@ -74,6 +74,8 @@ def test_every_option_refuses_a_wrong_value_by_name(name):
         ("light_load", "nan"),
         ("channel_window", 0),
         ("state_memory", 40),
+        ("longest_tick", "50ms"),
+        ("longest_tick", 0),
     ],
 )
 def test_values_out_of_range_are_refused(option, value):

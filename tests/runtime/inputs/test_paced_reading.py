@@ -17,7 +17,7 @@ from dask_elastic.runtime.worker.buffers.mailbox import Mailbox
 from dask_elastic.runtime.worker.job_threads import JobThreads
 from dask_elastic.runtime.worker.sources import source_thread
 from dask_elastic.runtime.worker.sources.source_thread import SourceThread
-from dask_elastic.topology.ticks import Ticks
+from dask_elastic.topology.ticks import TICK_SECONDS, Ticks
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -33,9 +33,11 @@ class Departed:
     def __init__(self):
         self.idle_watch = SimpleNamespace(note=lambda: None)
         self.batches = []
+        self.left = []
 
     def deliver_now(self, origin, outputs):
         name = threading.current_thread().name
+        self.left += [time.monotonic() for _, batch in outputs for _ in range(batch.rows.num_rows)]
         self.batches += [(batch.rows["n"].to_pylist(), name) for _, batch in outputs]
         return 0, ()
 
@@ -62,7 +64,7 @@ def run(monkeypatch):
     monkeypatch.setattr(source_thread, "TICKS", ticks)
     started = []
 
-    def start(items):
+    def start(items, **options):
         exchange, ended, errors = Departed(), threading.Event(), []
         threads = JobThreads("job", errors.append)
         emitter = SimpleNamespace(
@@ -70,7 +72,7 @@ def run(monkeypatch):
         )
         source = SourceThread(
             ExecutorId("rows", 0), Iterable(items, rate=RATE), 1, emitter, Mailbox(), None, threads, exchange,
-            None, None, lambda identity: ended.set(), None, SourcePosition(),
+            None, None, lambda identity: ended.set(), None, SourcePosition(), **options,
         )  # fmt: skip
         source.start()
         started.append((source, threads, ended, errors))
@@ -145,3 +147,19 @@ def test_last_rows_leave_although_their_tick_is_not_complete(run):
     exchange, ended = run(lambda: (single(number) for number in range(REMEMBERED + 3)))
     assert ended.wait(SECONDS)
     assert exchange.numbers == list(range(REMEMBERED + 3))
+
+
+def test_rows_of_a_busy_process_leave_when_they_are_due_with_a_tick_of_a_millisecond(run):
+    enough = threading.Event()
+    items = itertools.takewhile(lambda _: not enough.is_set(), itertools.count())
+    exchange, ended = run(lambda: map(single, items), longest_tick=TICK_SECONDS)
+
+    def leave_apart():
+        # Where the system does not suspend the threads: with ticks of 20 ms, ten rows leave together.
+        left = exchange.left[-50:]
+        return sum(after - before > RATE**-1 / 2 for before, after in itertools.pairwise(left)) > 25
+
+    wait_for(leave_apart, "rows wait for a tick")
+    enough.set()
+    assert ended.wait(SECONDS)
+    assert exchange.numbers == list(range(len(exchange.numbers)))

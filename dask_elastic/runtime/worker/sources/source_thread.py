@@ -30,7 +30,7 @@ from dask_elastic.runtime.worker.sources.source_reading import SourceReading
 from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.topology.pace import SLICE_SECONDS, Pace
 from dask_elastic.topology.source import Source
-from dask_elastic.topology.ticks import TICKS
+from dask_elastic.topology.ticks import LONGEST_TICK, TICKS
 from dask_elastic.vocab.batch import Delivery
 from dask_elastic.vocab.identity import ExecutorId
 from dask_elastic.vocab.watermark import Watermark
@@ -73,6 +73,8 @@ class SourceThread:
         Where to begin.
     agree : callable or None
         ``agree(found)`` returns what the first instance of the source has found.
+    longest_tick : float
+        The most time between two ticks at which rows of a source with a rate leave, in seconds.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class SourceThread:
         reached: Callable[[int, ExecutorId, SourcePosition], None] | None,
         start: SourcePosition,
         agree: Callable[[bytes], bytes] | None = None,
+        longest_tick: float = LONGEST_TICK,
     ):
         self.identity = identity
         self.source = source
@@ -123,7 +126,8 @@ class SourceThread:
         )  # fmt: skip
         self._read_ahead = ReadAhead() if clock is None else ReadAhead(until=clock.due)
         self._departures = Departures()
-        self._pace = Pace(source.rate and source.rate / instances, time.time(), ticks=TICKS)
+        rate = source.rate and source.rate / instances
+        self._pace = Pace(rate, time.time(), ticks=TICKS, longest_tick=longest_tick)
         self._brief_work, self._cost = BriefWork(), InlineCost()
         self._rest: Sent | None = None  # what the sending thread has to send first
         self._size = SendSize(functools.partial(exchange.join_bytes, identity))
@@ -378,7 +382,7 @@ class SourceThread:
 
     def _wait_for_tick(self, seconds: float) -> bool:
         """Wait until rows are due; returns whether the source ends."""
-        if TICKS.are_stretched:
+        if self._pace.is_stretched:
             self.threads.last_sender.announce(time.time() + seconds)
         # Without a reading thread, this one also emits watermarks while it waits.
         ends = self._stop.wait(seconds) if self.source.blocks else self._wait(seconds)
