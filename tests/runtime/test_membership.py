@@ -18,6 +18,7 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.part_calls import AwaitTaskEnds, Forget, Members, Prepare, StartSources
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error
 from dask_elastic.runtime.scheduler import job_health, membership
+from dask_elastic.runtime.scheduler.cluster.occupant import occupants
 from dask_elastic.runtime.scheduler.job_record import ReceivedReport
 from dask_elastic.vocab.errors import NodeLost, NoWorkers, PlanningError
 from dask_elastic.vocab.identity import ExecutorId
@@ -529,7 +530,7 @@ def test_workers_become_guests_although_a_home_has_lost_touch_with_one_of_them_m
         scheduler.answers["second", part_calls.Report] = lost
         becoming = asyncio.ensure_future(coordinator.membership.make_guests(record, ["b", "first", "second"]))
         await fake.settle()
-        coordinator.membership.lost_touch(record, [place])
+        coordinator.membership.lost_touch(record, occupants(record, [place]))
         held.set()
         await becoming
         assert record.nodes == ["a", "b", "first", ""]
@@ -538,3 +539,72 @@ def test_workers_become_guests_although_a_home_has_lost_touch_with_one_of_them_m
         assert record.dead_letters() == {"op0": 3}
 
     on({"a": 2, "b": 2}, test)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_guest_stays_that_has_the_place_of_a_guest_with_which_a_home_had_lost_touch(on, fake, restarted):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        answered = scheduler.held["a", part_calls.SetCores] = asyncio.Event()
+        scheduler.answers["a", part_calls.SetCores] = NodeLost("no connection to guest")
+        change, before = SimpleNamespace(executor=ExecutorId("op0", 0)), record.cores["op0", 0]
+        giving = asyncio.ensure_future(coordinator.controller._enact(record, change, before, {0: 1, 1: 1}))
+        await fake.settle()
+        if restarted:
+            record.halt()
+            record.begin_generation(replace(record.spec, generation=record.spec.generation + 1), False)
+        else:
+            await coordinator.membership.expel(record, "guest")
+            del scheduler.workers["guest"]
+            scheduler.add("next")
+            await coordinator.membership.join_new()
+        nodes = record.nodes
+        answered.set()
+        with pytest.raises(Relayed):
+            await giving
+        assert record.nodes == nodes == ["a", "guest" if restarted else "next"]
+
+    on({"a": 4}, test)
+
+
+def test_cores_are_not_given_to_a_worker_that_has_taken_the_place_of_the_planned_one(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        key = "op0", 0
+        async with record.changing[key]:
+            changing = asyncio.ensure_future(coordinator.cores.change(record, key, record.cores[key], {0: 1, 1: 1}))
+            await fake.settle()
+            await coordinator.membership.expel(record, "guest")
+            del scheduler.workers["guest"]
+            scheduler.add("next")
+            await coordinator.membership.join_new()
+        with pytest.raises(PlanningError, match="changed meanwhile"):
+            await changing
+        assert scheduler.asked(part_calls.SetCores) == []
+
+    on({"a": 4}, test)
+
+
+def test_dead_letters_of_a_node_that_leaves_while_its_job_finishes_are_counted_once(on, fake):
+    async def test(coordinator, scheduler):
+        record = await submit(coordinator, fake, executors=1)
+        scheduler.add("guest")
+        await coordinator.membership.join_new()
+        letters = fake.empty_report(dead_letters={"op0": 3})
+        scheduler.answers["guest", part_calls.Report] = letters
+        held = scheduler.held["a", part_calls.Report] = asyncio.Event()
+        await coordinator.health.report(fake.report_call(record, 0, fake.empty_report()))
+        await coordinator.health.report(fake.report_call(record, 1, letters, 1))
+        await fake.settle()
+        assert record.finishing
+        await coordinator.membership.expel(record, "guest")
+        held.set()
+        await fake.settle()
+        assert record.status is Status.FINISHED
+        assert record.dead_letters() == {"op0": 3}
+
+    on({"a": 4}, test)

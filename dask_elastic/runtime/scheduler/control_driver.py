@@ -23,6 +23,7 @@ from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
+from dask_elastic.runtime.scheduler.cluster.occupant import occupants
 from dask_elastic.runtime.scheduler.control.decision_texts import decisions_text, recording_text
 from dask_elastic.runtime.scheduler.control.published_decisions import PublishedDecisions
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
@@ -305,11 +306,12 @@ class ControlDriver:
     async def _enact(
         self, record: JobRecord, change: CoreChange, before: Mapping[int, int], after: Mapping[int, int]
     ) -> None:
+        planned = occupants(record, after)
         try:
             await self.cores.change(record, (change.executor.component, change.executor.index), before, after)
         except Relayed as error:
             if isinstance(load_error(error.data), NodeLost):
-                self.membership.lost_touch(record, after)
+                self.membership.lost_touch(record, planned)
             raise
 
     def _amended(self, decision: Decision, failed: Failures) -> Decision:

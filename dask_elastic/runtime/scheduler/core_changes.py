@@ -10,6 +10,7 @@ from dask_elastic.planning.new_home import SlotUse, following_cores
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
+from dask_elastic.runtime.scheduler.cluster.occupant import occupants
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
@@ -211,12 +212,14 @@ class CoreChanges:
         Raises
         ------
         PlanningError
-            If the job has ended or was restarted, or the executor's cores were set or changed since the snapshot of the
-            plan.
+            If the job has ended or was restarted, the executor's cores were set or changed since the snapshot of the
+            plan, or another worker has the place of one that was to have cores.
         """
-        generation = record.spec.generation
+        generation, planned = record.spec.generation, occupants(record, after)
         async with record.changing[key]:
             _require_generation(record, generation)
+            if occupants(record, after) != planned:
+                raise PlanningError(f"the nodes of job {record.name!r} were changed meanwhile")
             if not record.live or record.cores[key] != dict(before):
                 raise PlanningError(f"the cores of {key[0]}[{key[1]}] were changed meanwhile")
             # Pinned cores keep their number, but move off a worker that is to leave.
@@ -274,7 +277,7 @@ class CoreChanges:
         """
         operator, index = key
         generation = record.spec.generation
-        places = {node: _occupant(record, node) for node in by_node}
+        planned = occupants(record, by_node)
         home = record.nodes[record.homes.node(operator, index)]
         record.core_changes += 1
         change = record.core_changes
@@ -282,7 +285,8 @@ class CoreChanges:
         if not record.runs(generation):
             raise PlanningError(f"job {record.name!r} was restarted while cores of {operator}[{index}] changed")
         # A node that has left meanwhile has taken its cores with it; one core at home is left at least.
-        kept = {node: count for node, count in by_node.items() if count and _occupant(record, node) == places[node]}
+        present = occupants(record, by_node)
+        kept = {node: count for node, count in by_node.items() if count and present[node] == planned[node]}
         record.cores[key] = kept or {record.homes.node(operator, index): 1}
 
 
@@ -305,11 +309,6 @@ def homes(record: JobRecord, operator: str, executor: int | None) -> list[tuple[
     if not 0 <= executor < len(found):
         raise UnknownOperator(f"operator {operator!r} has the executors 0 to {len(found) - 1}, not {executor}")
     return [(executor, found[executor])]
-
-
-def _occupant(record: JobRecord, node: int) -> tuple[str, int]:
-    """Return what tells the worker at a place apart from the next one there, also from itself if it joins again."""
-    return record.nodes[node], record.incarnations.get(node, 0)
 
 
 def _check_elastic(record: JobRecord) -> None:

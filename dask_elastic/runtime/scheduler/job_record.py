@@ -232,7 +232,9 @@ class JobRecord:
             self._over.set()
 
     def receive(self, node: int, report: PartReport, idle: bool = False, behind: float = 0.0) -> None:
-        """Keep the newest report of a node, and drop the suspect batches that it has processed."""
+        """Keep the newest report of a node that has not left, and drop the suspect batches that it has processed."""
+        if self.spec.nodes[node] == VACANT:
+            return
         self.reports[node] = ReceivedReport(time.time(), report, idle, behind)
         if node in self.suspects and report.absolved >= self.suspects[node].number:
             del self.suspects[node]

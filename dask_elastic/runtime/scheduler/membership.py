@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.calls import A, Call, Version
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
+from dask_elastic.runtime.scheduler.cluster.occupant import Occupant, occupants
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -336,13 +337,23 @@ class Membership:
             left = {other: count for other, count in record.cores[key].items() if other != node}
             record.cores[key] = left or {record.homes.node(*key): 1}
 
-    def lost_touch(self, record: JobRecord, nodes: Iterable[int]) -> None:
+    def lost_touch(self, record: JobRecord, planned: Mapping[int, Occupant]) -> None:
         """Remove the nodes that a home cannot reach and that hold nothing; they join again later.
 
-        It does not wait for joins and leaves, which look whether the nodes are still there.
+        It does not wait for joins and leaves, which check whether the nodes are still there. While the home tried,
+        other workers may have got the places of these nodes.
+
+        Parameters
+        ----------
+        record : JobRecord
+            The job.
+        planned : dict of int to Occupant
+            The nodes, as they were when the home was asked.
         """
-        for node in nodes:
-            if node in record.spec.guests and not record.holds(node):
+        # Those of an earlier generation may have had places that this one does not have.
+        guests = [node for node in planned if node in record.spec.guests and not record.holds(node)]
+        for node, occupant in occupants(record, guests).items():
+            if occupant == planned[node]:
                 record.leave(record.nodes[node])
 
     async def make_guests(self, record: JobRecord, workers: Iterable[str]) -> None:
