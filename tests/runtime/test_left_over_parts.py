@@ -160,7 +160,7 @@ class FakeNode:
     async def forget(self, job):
         del self.job_parts[job]
 
-    def spawn(self, work):
+    def spawn(self, work, what):
         return asyncio.ensure_future(work)
 
     async def report(self, fate=Fate.RUNS):

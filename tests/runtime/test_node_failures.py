@@ -95,7 +95,7 @@ class Runtime:
         assert isinstance(call, Suspects)
         self._happens("reported", call.job, call.number, [*call.batches])
 
-    def spawn(self, work):
+    def spawn(self, work, what):
         return asyncio.ensure_future(work)
 
     def report_soon(self):

@@ -17,6 +17,7 @@ from dask_elastic.control.keys import job_key
 from dask_elastic.control.loop import ControlLoop
 from dask_elastic.runtime.config.control_options import ControlOptions
 from dask_elastic.runtime.protocol import job_calls
+from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_description import ControlView
@@ -124,7 +125,8 @@ class ControlDriver:
         self._outlook: Mapping[str, Outlook] = {}
         self._slots = asyncio.Semaphore(CHANGES_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
-        self._beside: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[None]] = set()
+        self._beside = BackgroundTasks(logger)
         self._joining: asyncio.Task[None] | None = None
         self._look = look
         self._looking: asyncio.Task[None] | None = None
@@ -148,9 +150,10 @@ class ControlDriver:
 
     def stop(self) -> None:
         """Stop the loop and the changes in flight."""
-        for task in (self._task, self._joining, *self._beside):
+        for task in (self._task, self._joining, *self._changes):
             if task is not None:
                 task.cancel()
+        self._beside.cancel()
 
     async def _run(self) -> None:
         """Run a period after the other, until no job runs."""
@@ -221,14 +224,8 @@ class ControlDriver:
     def _look_beside(self) -> None:
         if self._look is not None and (self._looking is None or self._looking.done()):
             self._looking = asyncio.ensure_future(self._look())
-            self._beside.add(self._looking)
-            self._looking.add_done_callback(self._looked)
-
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        """Log the error of a look; the next period looks again."""
-        self._beside.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a look beside the control loop", exc_info=error)
+            # The next period looks again.
+            self._beside.keep(self._looking, "a look beside the control loop")
 
     async def _let_join(self) -> None:
         """Let new workers join, for half a period at most; a slow one joins in the background."""
@@ -274,15 +271,17 @@ class ControlDriver:
         for wave in waves:
             if wave:
                 tasks = [self._begin(snapshot, change, failed) for change in wave]
-                done, _ = await asyncio.wait(tasks, timeout=ANSWER_SECONDS)
+                done, late = await asyncio.wait(tasks, timeout=ANSWER_SECONDS)
+                for task in late:
+                    self._beside.keep(task, "a change of cores that takes long")
                 for task in done:
                     task.result()
         return failed
 
     def _begin(self, snapshot: Snapshot, change: CoreChange, failed: Failures) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self._change(snapshot, change, failed))
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
         return task
 
     async def _change(self, snapshot: Snapshot, change: CoreChange, failed: Failures) -> None:

@@ -235,18 +235,23 @@ class Coordinator:
         self.group_planning.wake()
         self.heartbeats.wake()
         if record.checkpoints is not None:
-            self.health.spawn(self._take_checkpoints(record))
+            self.health.spawn(record, "taking checkpoints", self._take_checkpoints(record))
 
     def _home_moved(self, record: JobRecord, changes: tuple[HomeChange, ...], reason: str) -> None:
         self.controller.note_homes(record, changes, reason)
         self.placement.note_moves(changes)
 
     async def _take_checkpoints(self, record: JobRecord) -> None:
+        generation = record.spec.generation
         try:
             await self.checkpoints.run(record)
         except CheckpointSuperseded as error:
             # Sinks would never commit again.
             self.health.fail(record, dump_error(error))
+        except Exception as error:  # becomes the job's error, for the same reason
+            logger.exception("job %r takes no more checkpoints", record.name)
+            if record.runs(generation):
+                self.health.fail(record, dump_error(error))
 
     # descriptions
 
@@ -280,7 +285,7 @@ class Coordinator:
             return True
         if state.settling is None:
             state.settling = asyncio.ensure_future(self._settle(record, state))
-            self.health.keep(state.settling)
+            self.health.keep(record, "the wait for the last files of its folder", state.settling)
         await asyncio.wait([settling := state.settling], timeout=max(0.0, seconds))
         if settling.done() and not settling.cancelled():
             settling.result()
@@ -347,7 +352,7 @@ class Coordinator:
             record.change(JobEvent.STOP_REQUESTED)
             await self.ends.end(record)
             ended = asyncio.ensure_future(self.ends.note_end(record))
-            self.health.keep(ended)
+            self.health.keep(record, "the note of its end", ended)
             await asyncio.wait([ended], timeout=NOTED_SECONDS)
         await self.ends.await_parts(record)
         if record.checkpoints is not None:
@@ -357,12 +362,11 @@ class Coordinator:
 
     async def forget(self, call: job_calls.Forget) -> None:
         """End a job at once and free its state."""
-        await self._forget(call.job)
+        await self._forget(self.jobs.record(call.job))
 
-    async def _forget(self, job: str) -> None:
-        record = self.jobs.record(job)
+    async def _forget(self, record: JobRecord) -> None:
         await self._free(record)
-        if job not in self.workers.growth.starting:
+        if record.name not in self.workers.growth.starting:
             self._drop(record)
 
     def _drop(self, record: JobRecord) -> None:
@@ -387,9 +391,9 @@ class Coordinator:
 
     def _forget_old(self) -> None:
         starting = self.workers.growth.starting
-        ended = [record.name for record in self.jobs.values() if not record.live and record.name not in starting]
-        for name in ended[: max(0, len(ended) - KEPT_JOBS)]:
-            self.health.spawn(self._forget(name))
+        ended = [record for record in self.jobs.values() if not record.live and record.name not in starting]
+        for record in ended[: max(0, len(ended) - KEPT_JOBS)]:
+            self.health.spawn(record, "dropping its state", self._forget(record))
 
     def abandon(self) -> None:
         """Plan, watch, restart and save no job any more, because the scheduler closes.
@@ -415,7 +419,7 @@ class Coordinator:
                 if record.checkpoints is not None and not record.live:
                     # What would end its parts is cancelled.
                     record.checkpoints.no_parts()
-                await self._forget(name)
+                await self._forget(record)
         self.health.stop()
 
 

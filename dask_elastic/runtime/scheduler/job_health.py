@@ -10,6 +10,7 @@ from typing import Any
 
 from dask_elastic.control.checkpoint_progress import unsaved_ends
 from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
@@ -80,30 +81,28 @@ class JobHealth:
         self.ends = ends
         self.checkpoints = checkpoints
         self.log_event = log_event
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = BackgroundTasks(logger)
         self._stopped = False
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
         return [Report.handled_by(self.report), Suspects.handled_by(self.suspects)]
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine in the background, unless `stop` was called."""
+    def spawn(self, record: JobRecord, what: str, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a coroutine in the background for a job, unless `stop` was called."""
         if self._stopped:
             work.close()
         else:
-            self.keep(asyncio.ensure_future(work))
+            self.keep(record, what, asyncio.ensure_future(work))
 
-    def keep(self, task: asyncio.Task[Any]) -> None:
-        """Keep a task in the background until it ends."""
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def keep(self, record: JobRecord, what: str, task: asyncio.Task[Any]) -> None:
+        """Keep a task of a job in the background until it ends; an error is logged."""
+        self._background.keep(task, f"job {record.name!r}: {what}")
 
     def stop(self) -> None:
         """Cancel everything that runs in the background, and begin nothing more."""
         self._stopped = True
-        for task in [*self._background]:
-            task.cancel()
+        self._background.cancel()
 
     # reports
 
@@ -184,7 +183,7 @@ class JobHealth:
     def _finish_once(self, record: JobRecord) -> None:
         if not record.finishing:
             record.finishing = True
-            self.spawn(self._finish_or_fail(record))
+            self.spawn(record, "its end", self._finish_or_fail(record))
 
     async def _finish_or_fail(self, record: JobRecord) -> None:
         generation = record.spec.generation
@@ -266,7 +265,7 @@ class JobHealth:
             logger.error("job %r failed: %s", record.name, error_text(error))
         record.error = error
         record.change(JobEvent.ERROR)
-        self.spawn(self._end(record))
+        self.spawn(record, "the end of its parts", self._end(record))
 
     def _failed_part(self, record: JobRecord, error: bytes) -> None:
         """Restart a job of which a part has lost a home, if it takes checkpoints; fail it because of other errors."""
@@ -274,7 +273,7 @@ class JobHealth:
         if loss is None:
             self.fail(record, error)
         else:
-            self.spawn(self._restart(record, loss))
+            self.spawn(record, "its restart", self._restart(record, loss))
 
     async def restart_elsewhere(self, record: JobRecord, reason: str) -> None:
         """Restart a job without the workers that are to leave; its newest checkpoint contains all that it has read."""
@@ -304,7 +303,7 @@ class JobHealth:
                     self.fail(record, dump_error(PoisonBatch(suspect.operator, suspect.batch)))
                 self._lose(record, address, "has left the cluster")
             else:
-                self.spawn(self.membership.expel(record, address))
+                self._expel(record, address)
 
     def hung(self, address: str) -> None:
         """Handle a worker that neither reports nor answers: jobs that need it fail, the others go on without it."""
@@ -312,7 +311,19 @@ class JobHealth:
             if record.needs(address):
                 self._lose(record, address, "does not answer", [address])
             elif address in record.spec.nodes:
-                self.spawn(self.membership.expel(record, address))
+                self._expel(record, address)
+
+    def _expel(self, record: JobRecord, address: str) -> None:
+        self.spawn(record, f"the removal of {address}", self._expel_or_fail(record, address))
+
+    async def _expel_or_fail(self, record: JobRecord, address: str) -> None:
+        generation = record.spec.generation
+        try:
+            await self.membership.expel(record, address)
+        except Exception as error:  # becomes the job's error: it would otherwise wait for the lost node for ever
+            logger.exception("job %r cannot go on without %s", record.name, address)
+            if record.runs(generation):
+                self.fail(record, dump_error(error))
 
     def part_lost(self, record: JobRecord, address: str) -> None:
         """Handle a worker that answers, but hosts no part of a job that needs it."""
@@ -332,7 +343,7 @@ class JobHealth:
         text = error_text(error.data) if isinstance(error, Relayed) else str(error)
         loss = NodeLost(f"{what} of job {record.name!r} could not be moved: {text}")
         if self.restarts.can(record):
-            self.spawn(self._restart(record, loss))
+            self.spawn(record, "its restart", self._restart(record, loss))
         else:
             self.fail(record, dump_error(loss))
 
@@ -341,7 +352,7 @@ class JobHealth:
         if address not in record.spec.nodes:
             return
         if not record.needs(address):
-            self.spawn(self.membership.expel(record, address))
+            self._expel(record, address)
         elif self._silent(record, address):
             self._lose(record, address, "does not answer", [address])
 
@@ -355,7 +366,7 @@ class JobHealth:
         """Restart a job that has lost a home, or fail it if it takes no checkpoints or has not started yet."""
         what = f"worker {address} of job {record.name!r} {how}."
         if self.restarts.can(record):
-            self.spawn(self._restart(record, NodeLost(what), lost))
+            self.spawn(record, "its restart", self._restart(record, NodeLost(what), lost))
         else:
             advice = LOST_HOME if record.checkpoints is None else LOST_AT_START
             self.fail(record, dump_error(NodeLost(f"{what} {advice}")))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dask_elastic.runtime.protocol import part_calls
+from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import A, Call, Version
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
 from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
@@ -64,7 +65,7 @@ class Membership:
         self._waits: dict[str, tuple[float, float]] = {}
         # Workers that have not answered yet, and what waits for them.
         self._asked: set[tuple[JobRecord, str]] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks(logger)
         self._introducing: dict[JobRecord, asyncio.Task[None]] = {}
 
     # joining
@@ -86,12 +87,12 @@ class Membership:
 
     async def _join_answering(self, record: JobRecord, addresses: list[str]) -> None:
         """Have workers join that answer at once; a worker that hangs does not block joins and leaves of others."""
-        asked = {address: self._beside(self._ask(record, address)) for address in addresses}
+        asked = {address: self._beside(record, address, self._ask(record, address)) for address in addresses}
         await asyncio.wait(asked.values(), timeout=PING_SECONDS)
         for address, asking in asked.items():
             if not asking.done():
                 self._asked.add((record, address))
-                self._beside(self._join_late(record, address, asking))
+                self._beside(record, address, self._join_late(record, address, asking))
         ready = [address for address, asking in asked.items() if asking.done() and asking.result() is None]
         if ready:
             await self._join(record, ready)
@@ -116,21 +117,14 @@ class Membership:
             return self._put_off(record, [address], error)
         return None
 
-    def _beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _beside(self, record: JobRecord, address: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        self._tasks.keep(task, f"job {record.name!r}: the joining of {address}")
         return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a worker that was to join", exc_info=error)
 
     def stop(self) -> None:
         """Wait no longer for workers that are slow to answer."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def join(self, record: JobRecord, address: str) -> ElasticError | Relayed | None:
         """Make a worker a node of a job, unless it is one, when it answers; returns why it could not join."""
@@ -171,7 +165,9 @@ class Membership:
                     return None
                 incarnation = record.joinings
             # Without the lock: they may hang. If they give way, the removal of that node has waited for it.
-            dismissing = self._beside(self._dismiss(record, before.generation_id, addresses, incarnation))
+            dismissing = self._beside(
+                record, ", ".join(addresses), self._dismiss(record, before.generation_id, addresses, incarnation)
+            )
             if error is not None:
                 # Nor does the control loop wait for it, which lets others join once these have.
                 return error

@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.queue_calls import (
@@ -154,7 +155,7 @@ class OutputQueues:
         self._ledgers: dict[str, OutputQueue] = {}
         # By identifier of a ledger whose job was forgotten.
         self._forgotten: OrderedDict[str, ForgottenQueue] = OrderedDict()
-        self._freeing: set[asyncio.Future[None]] = set()
+        self._freeing = BackgroundTasks(logger)
 
     def handlers(self) -> list[HandledCall]:
         """Return the calls that are answered here."""
@@ -231,7 +232,7 @@ class OutputQueues:
         for address, items in by_worker.items():
             call = DropRows(*writer, tuple(items))
             if not await self._drop(address, call):
-                self._keep(self._drop_later(address, call))
+                self._keep(call.job, self._drop_later(address, call))
 
     async def _drop(self, address: str, call: DropRows) -> bool:
         """Have a worker drop rows; returns whether it holds them no more."""
@@ -253,14 +254,12 @@ class OutputQueues:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        freeing = asyncio.ensure_future(work)
-        self._freeing.add(freeing)
-        freeing.add_done_callback(self._freeing.discard)
+    def _keep(self, job: str, work: Coroutine[Any, Any, None]) -> None:
+        self._freeing.keep(asyncio.ensure_future(work), f"job {job!r}: freeing rows that were read from a queue")
 
     def _got(self, ledger: OutputQueue, number: int) -> None:
         """Take an item whose copy a client has got; called while the client gets it."""
-        self._keep(self._free(ledger.writer, ledger.remove(number)))
+        self._keep(ledger.writer.job, self._free(ledger.writer, ledger.remove(number)))
 
     def forget(self, job: str, error: bytes | None = None) -> None:
         """Drop the queues of a job, which has perhaps failed with an error."""
@@ -285,7 +284,7 @@ class OutputQueues:
                 "queue %r: %d batches of job %r are lost, because job %r has opened the queue before they were read",
                 queue, len(ledger.items), ledger.writer.job, job,
             )  # fmt: skip
-            self._keep(self._free(ledger.writer, list(ledger.items)))
+            self._keep(ledger.writer.job, self._free(ledger.writer, list(ledger.items)))
 
     @property
     def _queues(self) -> Any:

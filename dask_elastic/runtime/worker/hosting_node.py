@@ -87,8 +87,8 @@ class HostingNode(Protocol):
         """Return a report about a job's part."""
         ...
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine on the event loop until the node is closed."""
+    def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
+        """Run a coroutine on the event loop until the node is closed; an error is logged, with what it does."""
         ...
 
     def peer(self, address: str) -> Peer:

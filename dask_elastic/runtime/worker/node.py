@@ -21,6 +21,7 @@ from distributed.core import Status
 
 from dask_elastic.runtime.config.tls_policy import check_exposure
 from dask_elastic.runtime.config.worker_options import worker_options
+from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import B, Call, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
@@ -102,7 +103,7 @@ class NodeRuntime:
         self._closed = False
         self._tick = threading.Event()
         self.reports = ReportLoop(self)
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = BackgroundTasks(logger)
 
     @property
     def address(self) -> str:
@@ -115,7 +116,7 @@ class NodeRuntime:
         keep_pages(self.memory.limit)
         self.worker.handlers.update(self._handlers())
         threading.Thread(target=self._run_ticks, name="elastic-ticks", daemon=True).start()
-        self.spawn(self.reports.run())
+        self.spawn(self.reports.run(), "the reports of this worker")
 
     def _handlers(self) -> dict[str, Any]:
         served = (self.handlers, self.staging, self.pushes)
@@ -137,19 +138,17 @@ class NodeRuntime:
                 self.worker.handlers.pop(name, None)
         for job in list(self.job_parts):
             await self.forget(job)
-        for task in list(self._background):
-            task.cancel()
+        self._background.cancel()
         self.pushes.close()
         self.channels.close()
         self.failures.close()
         self._threads.close()
         INTERVAL.restore()
 
-    def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run a coroutine on the event loop until this node is closed."""
+    def spawn(self, work: Any, what: str) -> asyncio.Task[Any]:
+        """Run a coroutine on the event loop until this node is closed; an error is logged, with what it does."""
         task: asyncio.Task[Any] = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.keep(task, what)
         return task
 
     async def in_thread(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -56,7 +56,7 @@ class NodeFailures:
         running = [job.job for job in self._running if address in job.spec.nodes]
         if running:
             logger.warning("lost a worker of %s: %s", ", ".join(map(repr, running)), error)
-        task = self.node.spawn(self._fail_over(address, error))
+        task = self.node.spawn(self._fail_over(address, error), f"the failover from {address}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 

@@ -82,7 +82,8 @@ class ReportLoop:
             if job_part.reported_end and self._clock() - job_part.asked_at < ENDED_SECONDS:
                 continue
             # One after the other, unless one is late.
-            await asyncio.wait([self._node.spawn(self._guarded(job_part))], timeout=LATE_SECONDS)
+            reporting = self._node.spawn(self._guarded(job_part), f"job {job_part.job!r}: the report of its part")
+            await asyncio.wait([reporting], timeout=LATE_SECONDS)
 
     async def _guarded(self, job_part: JobPart) -> None:
         try:
@@ -160,7 +161,7 @@ class ReportLoop:
         if fate is Fate.ENDS and job_part.end():
             logger.info("job %r has ended, and with it its part here", job_part.job)
         elif fate is Fate.DROPPED:
-            self._node.spawn(self._drop(job_part))
+            self._node.spawn(self._drop(job_part), f"job {job_part.job!r}: dropping its part")
 
     async def _drop(self, job_part: JobPart) -> None:
         # Another part may have taken its place meanwhile.

@@ -14,6 +14,7 @@ from dask_elastic.control.placement.group_decision import GroupDecision
 from dask_elastic.control.placement.group_strategies import GroupsMoving
 from dask_elastic.runtime.protocol import group_calls, part_calls
 from dask_elastic.runtime.protocol.group_calls import GroupsMoved
+from dask_elastic.runtime.protocol.job_calls import Forget
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
@@ -154,7 +155,7 @@ def test_reason_is_kept_once_while_a_job_runs_and_forgotten_with_it(planned):
         coordinator.jobs["job"].spec = coordinator.jobs["job"].spec.with_guest("c")
         await period(coordinator, pool)
         assert len(driver._told) == 1
-        await coordinator._forget("job")
+        await coordinator.forget(Forget("job"))
         await period(coordinator, pool)
         assert driver._told == {}
 

@@ -12,7 +12,7 @@ import pytest
 from dask_elastic.control.placement.decision import PlacementDecision
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.home_calls import CopyHome, HomeCopied, HomeMoved, MoveHome, PrepareHome
-from dask_elastic.runtime.protocol.job_calls import Decisions, MoveExecutor
+from dask_elastic.runtime.protocol.job_calls import Decisions, Forget, MoveExecutor
 from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.runtime.scheduler.control.periodic_planning import PLANNING_SHARE
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
@@ -400,7 +400,7 @@ def test_what_was_noted_is_forgotten_with_the_job(bench):
         await bench.period(PlacementDecision(5.0, "job", 1, "flux", (), "no plan: no node stays."))
         await bench.period()
         assert bench.driver._told.keys() == {"job"}
-        await bench.coordinator._forget("job")
+        await bench.coordinator.forget(Forget("job"))
         await bench.period()
         assert bench.driver._told == {}
 
