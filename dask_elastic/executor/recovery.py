@@ -22,8 +22,10 @@ from dask_elastic.executor.piece import Block, Piece, Receipt, Replay, pieces_by
 from dask_elastic.executor.routes import Routes
 from dask_elastic.executor.task import Task
 from dask_elastic.executor.task_status import TaskEvent
+from dask_elastic.vocab.columns.row_sample import row_sample
 from dask_elastic.vocab.errors import PoisonBatch
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import TimersDue
 
 RECORDS = 1_000
 
@@ -65,6 +67,8 @@ class Recovery:
 
     Attributes
     ----------
+    keys : tuple of str
+        The key columns, by which errors name rows; set before the executor starts.
     rows : int
         Rows still to replay.
     losses : int
@@ -76,6 +80,7 @@ class Recovery:
     def __init__(self, executor: ExecutorId, routes: Routes):
         self.executor = executor
         self.routes = routes
+        self.keys: tuple[str, ...] = ()
         self.rows = 0
         self.losses = 0
         self.records: deque[RecoveryRecord] = deque(maxlen=RECORDS)
@@ -122,7 +127,15 @@ class Recovery:
         """Raise `PoisonBatch` if another node had died of rows that the lost task was processing."""
         sent = sent_in_process(task)
         if sent is not None and any(piece.suspect for piece in sent.work.pieces):
-            raise PoisonBatch(self.executor.component, sent.number)
+            raise PoisonBatch(self.executor.component, self.described(sent))
+
+    def described(self, sent: Sent) -> str:
+        """Return a text by which a user recognises a sub-batch that is not settled."""
+        work = sent.work
+        if isinstance(work.record, TimersDue):
+            return "timers or windows that were due"
+        origins = sorted({str(piece.receipt.origin) for piece in work.pieces})
+        return f"{row_sample(work.batch().rows, self.keys)}, from {', '.join(origins)}"
 
     def _put_back(self, task: Task, now: float, died: bool) -> int:
         assert task.pending is not None

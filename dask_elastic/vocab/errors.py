@@ -222,20 +222,27 @@ class PoisonBatch(ElasticError):
     ----------
     operator : str
         The operator that processed the rows.
-    batch : int
-        The batch, counted from 0 within the task that processed it last.
+    batch : str
+        The batch: how many rows, some of their keys, and the sources or operators that they come from.
+
+    Examples
+    --------
+    >>> print(PoisonBatch("per_plane", "2 rows with the key 'N12', from flights[0]"))
+    operator 'per_plane': two workers died, one after the other, while processing 2 rows with the key 'N12', from
+    flights[0]. Code that terminates its process, such as os._exit or a crash in a C library, does so on every worker:
+    fix the function; the workers' logs may show the cause.
     """
 
-    def __init__(self, operator: str, batch: int):
+    def __init__(self, operator: str, batch: str):
         self.operator = operator
         self.batch = batch
         super().__init__(
-            f"operator {operator!r}, batch {batch}: two workers died, one after the other, while processing these "
-            "rows. Code that terminates its process, such as os._exit or a crash in a C library, does so on every "
-            "worker: fix the function; the workers' logs may show the cause."
+            f"operator {operator!r}: two workers died, one after the other, while processing {batch}. Code that "
+            "terminates its process, such as os._exit or a crash in a C library, does so on every worker: fix the "
+            "function; the workers' logs may show the cause."
         )
 
-    def __reduce__(self) -> tuple[type[PoisonBatch], tuple[str, int]]:
+    def __reduce__(self) -> tuple[type[PoisonBatch], tuple[str, str]]:
         return PoisonBatch, (self.operator, self.batch)
 
 

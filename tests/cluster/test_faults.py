@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -150,6 +151,8 @@ def test_batch_that_kills_workers_fails_job_before_all_workers_die(small_cluster
             job.wait(**RUN)
         assert isinstance(raised.value.__cause__, errors.PoisonBatch)
         assert raised.value.__cause__.operator == "followed"
+        # User code ends its process at a key; the rows that were processed with it are named by theirs.
+        assert re.match(r"\d+ rows? with the keys? \d+.*, from \w+\[0\]$", raised.value.__cause__.batch)
 
         def survivors():
             return sum(map(psutil.pid_exists, pids.values()))

@@ -295,7 +295,7 @@ def test_loss_of_a_node_behind_outputs_is_handled_in_the_thread_of_the_emitter(e
 def test_batch_for_a_remote_task_is_sent_by_the_caller(driver, host):
     run(driver.offer(ROWS, rows(3), 100))
     assert [type(message) for message in host.sent] == [m.StartTask, m.SubBatch]
-    assert driver.processing_on(1) == {0: 0}
+    assert driver.processing_on(1) == {0: "3 rows, from rows[0]"}
 
 
 def test_batch_that_was_never_sent_is_not_being_processed(driver, host):

@@ -11,6 +11,8 @@ from dask_elastic.executor import instructions as do
 from dask_elastic.executor.executor import FINAL_FLUSH, ElasticExecutor
 from dask_elastic.executor.flushes import TRIM
 from dask_elastic.executor.limits import ExecutorLimits
+from dask_elastic.executor.pending import Sent
+from dask_elastic.executor.piece import Block, Piece, Receipt
 from dask_elastic.executor.task_queue import LabelItem, Work
 from dask_elastic.executor.task_status import TaskStatus
 from dask_elastic.routing.keyspace import KeySpace
@@ -18,6 +20,7 @@ from dask_elastic.vocab import messages as m
 from dask_elastic.vocab.batch import Batch
 from dask_elastic.vocab.errors import PlanningError, PoisonBatch, ProtocolError
 from dask_elastic.vocab.identity import ExecutorId
+from dask_elastic.vocab.state_record import TimersDue
 
 SOURCE = ExecutorId("source", 0)
 ME = ExecutorId("per_key", 0)
@@ -26,9 +29,11 @@ HOME, NEAR, FAR = 0, 1, 2
 
 
 def make(cores, clocks=(), **limits):
-    return ElasticExecutor(
+    executor = ElasticExecutor(
         ME, KeySpace(1, SHARDS), HOME, cores, [SOURCE], limits=ExecutorLimits(patience=0.0, **limits), clocks=clocks
     )
+    executor.recovery.keys = ("key",)
+    return executor
 
 
 def offer(executor, *hashes, nbytes=100, now=0.0):
@@ -377,13 +382,13 @@ def test_rows_of_which_two_nodes_died_raise_poison_batch():
     send(executor, 0, 0)
     install_all(executor, lose(executor, NEAR, died=True))
     assert has_suspects(executor), "the rows wait for their heir"
-    number, work = executor.take(1)
+    _, work = executor.take(1)
     assert work.rows == 1
     assert not has_suspects(executor), "the rows are on another node"
     executor.links.cut(FAR)
     with pytest.raises(PoisonBatch) as raised:
         executor.handle(events.NodeLeft(FAR, died=True), 2.0)
-    assert (raised.value.operator, raised.value.batch) == (ME.component, number)
+    assert (raised.value.operator, raised.value.batch) == (ME.component, "1 row with the key 0, from source[0]")
 
 
 def test_every_sub_batch_that_a_dead_node_may_have_processed_is_suspect():
@@ -397,11 +402,17 @@ def test_every_sub_batch_that_a_dead_node_may_have_processed_is_suspect():
     first, _ = executor.take(far)
     assert executor.take(far) is None, "the next suspect is not sent before the first is known to be processed"
     settle(executor, far, first)
-    second, _ = executor.take(far)
+    assert executor.take(far) is not None
     executor.links.cut(FAR)
-    with pytest.raises(PoisonBatch) as raised:
+    with pytest.raises(PoisonBatch, match="while processing 1 row with the key 4, from source"):
         executor.handle(events.NodeLeft(FAR, died=True), 2.0)
-    assert raised.value.batch == second
+
+
+def test_timers_that_are_suspect_are_described_as_such():
+    rows = pa.record_batch({"shard": [0]})
+    receipt = Receipt(SOURCE, 0, 1, 0.0, 0.0)
+    piece = Piece(Block(rows, np.zeros(1, np.uint64), record=TimersDue(event=5)), 0, 1, receipt)
+    assert make({HOME: 1}).recovery.described(Sent(0, Work([piece]), 0)) == "timers or windows that were due"
 
 
 def test_suspects_are_sent_when_nothing_else_is_in_flight():

@@ -89,7 +89,7 @@ class Runtime:
         self.happened.append(what)
 
     def _processing_on(self, address):
-        return [("op", 4)] if address == "b" else []
+        return [("op", "4 rows")] if address == "b" else []
 
     async def call_scheduler(self, call):
         assert isinstance(call, Suspects)
@@ -135,7 +135,7 @@ def go_on(runtime, *commands):
 def test_suspect_batches_of_dead_node_are_reported_before_failover(runtime):
     runtime.dead = {"b", "c"}
     happened = go_on(runtime, lambda losses: losses.note("b", NodeLost("gone")))
-    assert happened == [("given up", "c"), ("reported", "job", 1, [("op", 4)]), ("lost", "b", True), ("report",)]
+    assert happened == [("given up", "c"), ("reported", "job", 1, [("op", "4 rows")]), ("lost", "b", True), ("report",)]
     assert runtime.job_part.suspects_reported == 1
 
 
@@ -148,7 +148,7 @@ def test_suspects_are_reported_when_removal_is_announced_first(runtime):
     runtime.dead = {"b"}
     happened = go_on(runtime, lambda losses: losses.members(runtime.job_part, 1, ("here", VACANT, "c"), ()))
     news = ("members", 1, ("here", VACANT, "c"), (), {"b"})
-    assert happened == [("reported", "job", 1, [("op", 4)]), news]
+    assert happened == [("reported", "job", 1, [("op", "4 rows")]), news]
 
 
 def test_running_failover_finishes_before_announced_removal(runtime):
@@ -174,7 +174,7 @@ def test_suspects_of_several_dead_nodes_are_reported_in_order(runtime):
         runtime.happened.append(("reported", call.number))
 
     runtime.dead = {"b", "c"}
-    runtime.job_part.processing_on = lambda address: [("op", 4)]
+    runtime.job_part.processing_on = lambda address: [("op", "4 rows")]
     runtime.call_scheduler = report_suspects
     happened = go_on(
         runtime,
@@ -188,7 +188,7 @@ def test_suspects_of_several_dead_nodes_are_reported_in_order(runtime):
 
 def test_job_that_needs_removed_node_fails(runtime):
     """The scheduler would take an error of the call for that of an unreachable node."""
-    poison = PoisonBatch("op", 4)
+    poison = PoisonBatch("op", "4 rows")
 
     def change_members(*_):
         raise poison
@@ -220,7 +220,7 @@ def test_dead_home_is_blamed_on_poison_batch_only_with_unprocessed_suspects(fake
         await coordinator.submit(fake.submission())
         record = coordinator.jobs["job"]
         for number in (3, 4):
-            batches = (SuspectBatch("op0", 17 + number),)
+            batches = (SuspectBatch("op0", f"{17 + number} rows"),)
             await coordinator.health.suspects(Suspects(*record.generation_id, 0, number, batches))
         await coordinator.health.report(fake.report_call(record, 0, fake.empty_report(False, absolved=absolved)))
         coordinator.node_lost("a")
@@ -230,7 +230,7 @@ def test_dead_home_is_blamed_on_poison_batch_only_with_unprocessed_suspects(fake
 
     error = asyncio.run(error_of(absolved=3))
     assert isinstance(error, PoisonBatch)
-    assert (error.operator, error.batch) == ("op0", 21)
+    assert (error.operator, error.batch) == ("op0", "21 rows")
     assert isinstance(asyncio.run(error_of(absolved=4)), NodeLost)
 
 
@@ -241,7 +241,7 @@ def test_suspects_of_earlier_generation_are_refused_and_counted(fake):
         record = coordinator.jobs["job"]
         generation = record.spec.generation
         for stale in ((generation - 1, 0, 0), (generation, 1, 0), (generation, 0, 7)):
-            batches = (SuspectBatch("op0", 1),)
+            batches = (SuspectBatch("op0", "1 row"),)
             await coordinator.health.suspects(Suspects("job", *stale[:2], 1, batches, incarnation=stale[2]))
         assert (record.suspects, record.refused) == ({}, 3)
         await coordinator.close()

@@ -21,6 +21,7 @@ The rules of order, each of which a mutant of the simulator's tests breaks:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -209,15 +210,16 @@ class ExecutorDriver:
         for bell in [*self._bells.values(), self._emitter.bell]:
             bell.ring()
 
-    def processing_on(self, node: int) -> dict[int, int]:
-        """Return the sub-batch that each task on a node is processing, as far as the home knows: number by task.
+    def processing_on(self, node: int) -> dict[int, str]:
+        """Return the sub-batch that each task on a node is processing, as far as the home knows: a text by task.
 
         Sub-batches that could not be sent are left out.
         """
         with self.executor.lock:
             tasks = [task for task in self.executor.routes.tasks.values() if task.node == node and task.pending]
-            found = {task.number: sent.number for task in tasks if (sent := sent_in_process(task)) is not None}
-        return {task: number for task, number in found.items() if number < self._unsent.get(task, number + 1)}
+            found = {task.number: sent for task in tasks if (sent := sent_in_process(task)) is not None}
+            was_sent = {task: sent for task, sent in found.items() if sent.number < self._unsent.get(task, math.inf)}
+            return {task: self.executor.recovery.described(sent) for task, sent in was_sent.items()}
 
     @property
     def has_suspects(self) -> bool:

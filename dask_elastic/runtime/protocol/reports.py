@@ -339,10 +339,10 @@ class PartReport:
 
 
 class SuspectBatch(NamedTuple):
-    """A batch that a lost node was processing."""
+    """A batch that a lost node was processing; see `PoisonBatch`."""
 
     operator: str
-    batch: int
+    batch: str
 
 
 class Fate(Enum):

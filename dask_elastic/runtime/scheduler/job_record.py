@@ -65,13 +65,13 @@ class Suspect(NamedTuple):
         `PartReport.absolved` names it when the home has processed the batch.
     operator : str
         The operator.
-    batch : int
-        Which batch.
+    batch : str
+        A text that describes the batch.
     """
 
     number: int
     operator: str
-    batch: int
+    batch: str
 
 
 class JobRecord:

@@ -393,15 +393,15 @@ class JobPart:
         for home in list(self.homes.values()):
             home.driver.node_left(node, died)
 
-    def processing_on(self, address: str) -> list[tuple[str, int]]:
-        """Return what remote tasks on another node are processing: operators, and numbers of sub-batches."""
+    def processing_on(self, address: str) -> list[tuple[str, str]]:
+        """Return what remote tasks on another node are processing: operators, and texts that describe sub-batches."""
         node = self.members.place_of(address)
         if self.ended or node is None:
             return []
         return [
-            (home.identity.component, number)
+            (home.identity.component, batch)
             for home in list(self.homes.values())
-            for number in home.driver.processing_on(node).values()
+            for batch in home.driver.processing_on(node).values()
         ]
 
     def clear_suspects(self) -> bool:

@@ -118,7 +118,7 @@ class NodeFailures:
         if batches:
             job_part.suspects_reported = number
 
-    async def _report(self, job_part: JobPart, number: int, batches: list[tuple[str, int]]) -> None:
+    async def _report(self, job_part: JobPart, number: int, batches: list[tuple[str, str]]) -> None:
         """Report to the scheduler what a dead node was processing, before this node replays it and may die of it."""
         spec = job_part.spec
         suspects = tuple(SuspectBatch(*batch) for batch in batches)

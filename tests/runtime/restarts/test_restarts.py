@@ -92,7 +92,7 @@ def test_rows_are_blamed_for_the_death_of_two_workers_only_if_it_happens_again_a
     """Two workers may also die together of another cause."""
 
     async def die(coordinator, record, address):
-        suspects = (SuspectBatch("op0", 5),)
+        suspects = (SuspectBatch("op0", "5 rows"),)
         await coordinator.health.suspects(Suspects(*record.generation_id, 0, 1, suspects, record.spec.incarnation))
         coordinator.node_lost(address)
 
@@ -113,7 +113,7 @@ def test_guests_that_die_of_the_same_rows_restart_a_job_once(fake, workers, tmp_
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
         record.checkpoints.attempts = attempts
-        failure = fake.empty_report(complete=False, error=dump_error(PoisonBatch("op0", 5)))
+        failure = fake.empty_report(complete=False, error=dump_error(PoisonBatch("op0", "5 rows")))
         await coordinator.health.report(fake.report_call(record, 0, failure))
         if attempts:
             assert record.status is Status.FAILED

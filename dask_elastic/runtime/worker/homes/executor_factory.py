@@ -150,6 +150,7 @@ class ExecutorFactory:
             executor = GroupExecutor(*parts, groups=table.owned_by(identity.index))
         executor.store.union = union_types(component, self._components)
         executor.divide_windows(component.computes)
+        executor.recovery.keys = tuple(operator.keys)
         self._stores.add(identity, component.computes, executor.store)
         executor.task_ended = self._task_ended
         return executor
