@@ -6,12 +6,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from distributed.protocol import Serialize, dumps, loads, to_serialize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.calls import message_of
 from dask_elastic.runtime.protocol.codec import Payload, codec, decode, encode
+from dask_elastic.runtime.protocol.job_spec import JobSpec
+from dask_elastic.runtime.protocol.part_calls import CheckCode, Prepare
 from dask_elastic.runtime.protocol.reports import (
     EdgeRate,
     ExecutorDetail,
@@ -155,3 +160,12 @@ def test_report_round_trips():
     instance = InstanceRows("rows", 0, 5, 2.5, busy=0.25, backpressured=0.5, lag=1.5)
     report = replace(report, sources=(instance,), edges=(EdgeRate("rows", "op", 2.5),))
     assert decode(PartReport, through_dask(encode(PartReport, report))) == report
+
+
+def test_code_of_a_job_is_not_copied_for_each_worker():
+    code = bytes(2**20)
+    spec = JobSpec("job", 1, ("a", "b"), 0, (), {}, {}, job_options({}))
+    for call in (CheckCode("job", memoryview(code)), Prepare.for_nodes(spec, code)(1)):
+        frames = [np.frombuffer(frame, np.uint8) for frame in dumps(message_of(call))]
+        [frame] = [frame for frame in frames if len(frame) >= len(code)]
+        assert np.shares_memory(frame, np.frombuffer(code, np.uint8))

@@ -65,12 +65,12 @@ class CheckCode(Call[None]):
     ----------
     job : str
         The job.
-    components : bytes
+    components : Payload
         The pickled components.
     """
 
     job: str
-    components: bytes
+    components: Payload
 
 
 class PartCall(Call[A]):

@@ -189,12 +189,12 @@ class JobStarts:
             await self._open_checkpoints(record, call.options.checkpoint)
             record = await self._without_leaving(record, call, resumed)
         record.silent = frozenset(candidates.silent)
-        generation, replaced = record.spec.generation, self.jobs.get(call.name)
+        generation, replaced, code = record.spec.generation, self.jobs.get(call.name), memoryview(call.components)
         self.jobs[call.name] = record
         with self.ends.start(record):
             try:
                 if replaced is not None:
-                    await self._on_all(record, lambda node: part_calls.CheckCode(call.name, call.components))
+                    await self._on_all(record, lambda node: part_calls.CheckCode(call.name, code))
                     await make_room(replaced)
                     # The newest job is the last one.
                     self.jobs.pop(call.name, None)

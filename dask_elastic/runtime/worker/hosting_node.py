@@ -47,7 +47,7 @@ class HostingNode(Protocol):
         """The address under which the other nodes know this one."""
         ...
 
-    async def check_code(self, job: str, components: bytes) -> None:
+    async def check_code(self, job: str, components: bytes | Payload) -> None:
         """Load the components of a job; raises `SubmitError` if this is not possible."""
         ...
 

@@ -243,7 +243,7 @@ class NodeRuntime:
             self.report_soon()
         self._tick.set()
 
-    async def check_code(self, job: str, components: bytes) -> None:
+    async def check_code(self, job: str, components: bytes | Payload) -> None:
         """Load the components of a job; raises `SubmitError` if this is not possible."""
         await self._threads.build(self._loaded, job, components)
 
