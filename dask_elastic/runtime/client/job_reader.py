@@ -17,6 +17,7 @@ from dask_elastic.runtime.client.data_frame import data_frame
 from dask_elastic.runtime.client.event_time_view import event_time_table, instants
 from dask_elastic.runtime.client.job_state import JobState
 from dask_elastic.runtime.client.measures.backpressure import backpressure_sections
+from dask_elastic.runtime.client.measures.decisions_frame import decisions_frame
 from dask_elastic.runtime.client.measures.job_measures import JobMeasures
 from dask_elastic.runtime.client.window_view import window_sections
 from dask_elastic.runtime.protocol import job_calls
@@ -191,16 +192,19 @@ class JobReader(JobMeasures):
         found = [vars(taken) for taken in self._ask(job_calls.Checkpoints(self.name))]
         return data_frame(found, columns).sort_values("number", ignore_index=True)
 
-    def decisions(self, moves: bool = False) -> pd.DataFrame:
+    def decisions(self, moves: bool = False, last: int | None = None) -> pd.DataFrame:
         """Return the newest decisions about the job's cores and homes, at most 1,000, in the order of their making.
 
         A restart from a checkpoint begins the list anew, with itself if it was planned; `restarts` lists all restarts.
+        A decision about thousands of executors may have hundreds of kilobytes: `last` gets fewer of them.
 
         Parameters
         ----------
         moves : bool, optional
             Whether to include the moves of shards between workers, a row for each, at the time of its end. They have no
             ``number``; their ``reason`` is the strategy, and why it was chosen.
+        last : int, optional
+            How many rows at most; all that the scheduler keeps if left out.
 
         Returns
         -------
@@ -216,16 +220,8 @@ class JobReader(JobMeasures):
             ``others`` (a list of texts: what else has changed, key groups that moved or a restart); with `moves` also
             ``move`` (the values of one row of `moves`; missing in other rows).
         """
-        columns = [
-            "number", "time", "target", "measured", "predicted", "observed", "feasible", "applied", "reason", "wanted",
-            "changes", "starved", "bound", "moved_bytes", "seconds", "homes", "others",
-        ]  # fmt: skip
-        decided = json.loads(bytes(self._ask(job_calls.Decisions(self.name))))
-        if not moves:
-            return data_frame(decided, columns)
-        made = [move for move in self.moves().to_dict("records") if move["across_nodes"]]
-        rows = [*decided, *map(_move_as_decision, made)]
-        return data_frame(rows, [*columns, "move"]).sort_values("time", ignore_index=True, kind="stable")
+        decided = json.loads(bytes(self._ask(job_calls.Decisions(self.name, last))))
+        return decisions_frame(decided, self.moves() if moves else None, last)
 
     def explain(self, operator: str | None = None) -> JobExplanation:
         """Return why each executor has its cores, why they are where they are, and what twice the load would change.
@@ -428,20 +424,3 @@ class JobReader(JobMeasures):
 def _median(seconds: Iterable[float]) -> float | None:
     values = [*seconds]
     return statistics.median(values) if values else None
-
-
-def _move_as_decision(move: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of `JobReader.moves` as one of `JobReader.decisions`."""
-    reason = f"shard {move['shard']} of {move['operator']}[{move['executor']}] moved by strategy {move['strategy']!r}"
-    if move["reason"]:
-        reason += f", {move['reason']}"
-    none: dict[str, list[Any]] = {"changes": [], "bound": [], "homes": [], "others": []}
-    return {
-        "time": move["ended"],
-        "applied": True,
-        "feasible": True,
-        "reason": reason,
-        "wanted": {},
-        **none,
-        "move": move,
-    }

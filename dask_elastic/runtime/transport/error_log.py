@@ -12,7 +12,10 @@ SECONDS = 60.0
 """Seconds between two messages about errors of one kind."""
 
 KINDS = 100
-"""Most kinds of errors that are told apart at a time; further ones of the same work are counted together."""
+"""Most kinds of errors that are told apart at a time; further ones of the same work are counted together.
+
+The first kind of each work is told apart in any case: other work that fails in many ways does not hide it.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class ErrorLog:
     def note(self, what: str, error: Exception) -> None:
         """Log the error of some work with its traceback, or count it if one of its kind was logged recently."""
         kind = _Kind(what, tuple(dict.fromkeys(_places(error))))
-        if kind not in self._seen and len(self._seen) < KINDS:
+        if kind not in self._seen and (len(self._seen) < KINDS or all(seen.what != what for seen in self._seen)):
             self._seen[kind] = _Seen(self._clock())
             self._logger.error(what, exc_info=error)
             return

@@ -160,3 +160,17 @@ def test_kinds_beyond_the_limit_are_counted_together(log, clock, caplog):
     assert len(caplog.records) == KINDS + 1
     note(log, OSError("new"))
     assert caplog.records[-1].exc_info is not None
+
+
+def test_first_error_of_some_work_is_logged_however_many_kinds_of_errors_others_have(log, clock, caplog):
+    for number in range(KINDS + 20):
+        note(log, type(f"Error{number}", (Exception,), {})(number))
+    log.note("report of job 'b'", OSError("disk full"))
+    last = caplog.records[-1]
+    assert (last.getMessage(), last.exc_info is not None) == ("report of job 'b'", True)
+    log.note("report of job 'b'", KeyError("another kind"))
+    assert caplog.records[-1] is last
+    clock.now += SECONDS
+    log.settle()
+    counted = "report of job 'b': errors of other kinds 1 times in 60 s, at last KeyError: 'another kind'"
+    assert counted in caplog.messages
