@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dask_elastic.vocab.arrow_arrays import array_of
+from dask_elastic.vocab.columns.time_zones import check_zones
 
 _TYPES: dict[Any, pa.DataType] = {
     int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), bytes: pa.binary(),
@@ -62,7 +63,8 @@ def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     ------
     ArrowException, TypeError, ValueError, OverflowError
         Those of `pyarrow.array`, if an object does not fit the type; also where `pyarrow.array` truncates: a number
-        with a fraction as an integer, a time in a coarser unit.
+        with a fraction as an integer, a time in a coarser unit. Without a type, also if some times have a zone and
+        others do not.
 
     Examples
     --------
@@ -75,7 +77,9 @@ def listed_array(values: Sequence[Any] | NDArray[np.object_], type_: pa.DataType
     if plain is not None:
         return plain
     made = pa.array(values, type_)
-    if type_ is not None:
+    if type_ is None:
+        check_zones(values, made.type)
+    else:
         check_truncation(values, type_)
     return made
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import zoneinfo
 
 import cloudpickle
 import dask
@@ -14,7 +16,7 @@ import pytest
 import dask_elastic as de
 from dask_elastic import aggregate as agg
 from dask_elastic import sources
-from dask_elastic.connectors.sources.partition_graph import PartitionGraph
+from dask_elastic.connectors.sources.partition_graph import PartitionGraph, bag_rows, frame_rows
 from dask_elastic.testing import run
 from dask_elastic.topology.source import SourceContext
 from dask_elastic.vocab.errors import SchemaMismatch, SourceError, TopologyError
@@ -180,3 +182,30 @@ def test_source_stops_between_batches():
 
 def test_source_prints_its_partitions():
     assert repr(sources.from_dask(frame(), rate=5)) == "DaskPartitions(<DataFrame of 3 partitions>, rate=5)"
+
+
+NOON = dt.datetime(2024, 6, 1, 12)
+ROME = NOON.replace(tzinfo=zoneinfo.ZoneInfo("Europe/Rome"))
+
+
+@pytest.mark.parametrize(("time", "zone"), [(NOON, "Europe/Rome"), (ROME, None)])
+@pytest.mark.parametrize("kind", ["frame", "objects", "arrow", "bag"])
+def test_times_with_a_zone_and_without_are_not_taken_for_each_other(time, zone, kind):
+    """`sources.Push`, `Arrow` and `Spark` refuse them as well: which instant a time is, only its sender knows."""
+    schema = pa.schema({"n": pa.int64(), "at": pa.timestamp("us", zone)})
+    given = pd.DataFrame({"n": [1], "at": [time]})
+    if kind == "objects":
+        given["at"] = pd.Series([time], dtype=object)
+    elif kind == "arrow":
+        given["at"] = pd.Series([time], dtype=pd.ArrowDtype(pa.timestamp("us", None if zone else "Europe/Rome")))
+    rows = functools.partial(*((bag_rows, [{"n": 1, "at": time}]) if kind == "bag" else (frame_rows, given)))
+    with pytest.raises(ValueError, match=r"column 'at'.* zone.*schema="):
+        rows(schema)
+    kept = pa.schema({"n": pa.int64(), "at": pa.timestamp("us", None if zone else "Europe/Rome")})
+    assert rows(kept)["at"].to_pylist() == [time]
+
+
+def test_times_with_a_zone_and_without_are_not_mixed():
+    bag = db.from_sequence([{"at": NOON}, {"at": None}, {"at": ROME}], npartitions=1)
+    with pytest.raises(ValueError, match=r"with a zone, and timestamp.us. is for times without one"):
+        read(sources.from_dask(bag))

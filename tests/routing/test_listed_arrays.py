@@ -176,3 +176,11 @@ def test_missing_values_of_pandas_are_no_truncation(missing):
 def test_truncation_towards_zero_is_found(values):
     with pytest.raises(pa.ArrowInvalid, match="has a fraction"):
         check_truncation(values, pa.int64())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_times_with_a_zone_and_without_have_no_common_type(order):
+    times = [dt.datetime(2024, 6, 1), None, dt.datetime(2024, 6, 1, tzinfo=dt.UTC)][::order]
+    with pytest.raises(pa.ArrowInvalid, match="is for times with"):
+        listed_array(times)
+    assert listed_array(times[1:]).null_count == 1

@@ -33,7 +33,8 @@ class Arrow(ColumnSource):
     rate : float, optional
         Largest number of rows per second over all instances; no limit by default.
     event_time : str, optional
-        The column with the event time of each row; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type. Times without a zone
+        count as UTC.
     slack : str, float or timedelta, optional
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.

@@ -28,7 +28,8 @@ class ColumnSource(Source):
     rate : float or None
         Largest number of rows per second over all instances; None for no limit.
     event_time : str or None
-        The column with the event time of each row; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type. Times without a zone
+        count as UTC.
     slack : str, float, timedelta or None
         How far a row's event time may lie behind the newest seen so far before the row counts as late.
     parallel : int

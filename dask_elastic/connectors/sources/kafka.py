@@ -44,7 +44,8 @@ class Kafka(ColumnSource):
     rate : float, optional
         Largest number of rows per second over all instances; no limit by default.
     event_time : str, optional
-        The column with the event time of each row; of a timestamp or date type. "timestamp" takes the messages' own
+        The column with the event time of each row; of a timestamp or date type. Times without a zone
+        count as UTC. "timestamp" takes the messages' own
         timestamps, if the schema has no such field.
     slack : str, float or timedelta, optional
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import cloudpickle
 import pyarrow as pa
 
 from dask_elastic.topology.tables import as_table
-from dask_elastic.vocab.listed_arrays import listed_array
+from dask_elastic.vocab.columns.time_zones import check_zones, zone_error
+from dask_elastic.vocab.listed_arrays import listed_array, table_of_columns
+
+_ZONES = "give the type of the times in schema=, or convert them, as with tz_localize of pandas"
+"""What to do about times that are not of their column's kind."""
 
 
 class PartitionGraph:
@@ -135,6 +139,7 @@ class PartitionGraph:
 def frame_rows(part: Any, schema: pa.Schema | None = None) -> pa.Table:
     """Return a partition of a DataFrame as a table; runs on a Dask worker."""
     if schema is not None:
+        _check_frame_zones(part, schema)
         return pa.Table.from_pandas(part, schema, preserve_index=False)
     table = as_table(part)
     if table is None:
@@ -150,8 +155,33 @@ def bag_rows(part: Any, schema: pa.Schema | None = None) -> pa.Table:
             raise TypeError(f"the item {row!r:.80} is a {type(row).__name__}; map it to a dict of columns")
     names = dict.fromkeys(name for row in rows for name in row)
     if schema is None:
-        return pa.table({name: [row.get(name) for row in rows] for name in names})
+        return table_of_columns({name: [row.get(name) for row in rows] for name in names})
     if unexpected := [name for name in names if name not in schema.names]:
         raise ValueError(f"items have {unexpected[0]!r}, which schema= lacks; add it, or remove it from the items")
-    columns = [listed_array([row.get(field.name) for row in rows], field.type) for field in schema]
+    columns = [_column([row.get(field.name) for row in rows], field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    _check_zones(values, field)
+    return listed_array(values, field.type)
+
+
+def _check_zones(values: Iterable[Any], field: pa.Field) -> None:
+    try:
+        check_zones(values, field.type)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column {field.name!r}: {error}; {_ZONES}") from error
+
+
+def _check_frame_zones(part: Any, schema: pa.Schema) -> None:
+    """Raise if a column of a DataFrame has times with a zone where the schema has none, or the other way round."""
+    times = [field for field in schema if pa.types.is_timestamp(field.type) and field.name in part.columns]
+    found = pa.Schema.from_pandas(part[[field.name for field in times]], preserve_index=False)
+    for field in times:
+        kind = found.field(field.name).type
+        if part[field.name].dtype == object:
+            _check_zones(part[field.name], field)
+        elif pa.types.is_timestamp(kind) and (kind.tz is None) != (field.type.tz is None):
+            wrong = zone_error(f"a {kind}", kind.tz is None, field.type)
+            raise ValueError(f"column {field.name!r}: {wrong}; {_ZONES}")

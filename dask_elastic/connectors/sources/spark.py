@@ -31,7 +31,8 @@ class Spark(ColumnSource):
     rate : float, optional
         Largest number of rows per second; no limit by default. Full queues block Spark's commits.
     event_time : str, optional
-        The column with the event time of each row; of a timestamp or date type.
+        The column with the event time of each row; of a timestamp or date type. Times without a zone
+        count as UTC.
     slack : str, float or timedelta, optional
         How far a row's event time may lie behind the newest seen so far before the row counts as late, such as
         "5 min"; 0 by default.
