@@ -15,9 +15,11 @@ from weakref import WeakValueDictionary
 
 from dask_elastic.runtime.config.worker_options import WorkerOptions
 from dask_elastic.runtime.transport.dispatch import Dispatch
+from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.runtime.transport.lanes import CommReader, SocketReader
 from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.peer import Peer, address_of
+from dask_elastic.runtime.transport.program_end import program_ends
 from dask_elastic.vocab.errors import NodeLost, ProtocolError
 
 if TYPE_CHECKING:
@@ -145,18 +147,26 @@ class Channels:
     # heartbeats
 
     def _run_beats(self) -> None:
-        interval = self.options.heartbeat_interval
+        interval, errors = self.options.heartbeat_interval, ErrorLog(logger)
         before = time.monotonic()
-        while not self._closed.wait(interval):
+        # The loop may be closed without the channels, and the worker with it.
+        while not (self._closed.wait(interval) or self._loop.is_closed()):
             now = time.monotonic()
             # A process that was suspended itself cannot tell how long the others were silent.
             was_suspended = now - before > self.options.heartbeat_timeout / 2
             before = now
-            self._beat(now, was_suspended)
+            self._beat(now, was_suspended, errors)
+            errors.settle()
+        errors.settle(ends=True)
 
-    def _beat(self, now: float, was_suspended: bool) -> None:
+    def _beat(self, now: float, was_suspended: bool, errors: ErrorLog) -> None:
         for peer in list(self._peers.values()):
-            peer.send_beat()
+            try:
+                peer.send_beat()
+            except Exception as error:  # without heartbeats all nodes would give this one up, one after the other
+                if self._loop.is_closed() or program_ends():
+                    return
+                errors.note(f"a heartbeat to {peer.address}", error)
         for address, reader in list(self._readers.items()):
             if was_suspended:
                 reader.last_received = now

@@ -131,7 +131,7 @@ class SocketLane:
         """Write what is queued; called by any thread, but never by two at a time."""
         try:
             left = self._send_at_once()
-        except OSError as error:
+        except Exception as error:  # whatever it is, packets behind this one would be out of order
             self._broken(error)
             return
         # Without a rest another thread may transmit by now.
@@ -158,7 +158,7 @@ class SocketLane:
                 self._send_waiting(left)
                 while (packet := self._next_packet()) is not None:
                     self._send_waiting(packet.to_frames())
-        except OSError as error:
+        except Exception as error:  # as above
             self._broken(error)
         finally:
             self._socket.close()

@@ -259,12 +259,11 @@ class Inlet:
             if self._refusing:
                 return
             self._refusing = True
+        self._unwatch()
         parts = [] if error is None else [dump_error(error)]
         # The client closes the connection: closing it here could drop what the client has not read yet.
         self.duplex.send((["ended", self._taken.batches], parts))
         # A client may stay connected for long; it must not keep the state of an ended job.
-        if self._spool is not None:
-            self._spool.unwatch(self._note_durable)
         self._job_part = self._mailbox = self._spool = None
 
     def _unsent(self, error: BaseException) -> None:
@@ -272,12 +271,15 @@ class Inlet:
 
     def close(self) -> None:
         """Close the connection; rows that it has received and not delivered are dropped."""
-        mailbox = self._mailbox
-        if mailbox is not None:
+        self._unwatch()
+        self.duplex.close()
+
+    def _unwatch(self) -> None:
+        """Leave nothing of this connection at a source that goes on."""
+        if (mailbox := self._mailbox) is not None:
             mailbox.unwatch(self._note_end)
         if (spool := self._spool) is not None:
             spool.unwatch(self._note_durable)
-        self.duplex.close()
 
 
 def _check_runs(job_part: JobPart, job: str) -> None:

@@ -325,3 +325,18 @@ def test_garbage_of_client_is_refused_with_an_error(connected):
         assert worker.mailbox.offer(rows(1), 0.0), "other clients go on"
 
     connected(test)
+
+
+def test_connection_that_was_refused_leaves_nothing_at_its_source(connected):
+    """A source may run for months, and refuse one client after the other."""
+
+    async def test(worker, outlet):
+        outlet.offer(outlet.encode(rows(1), None))
+        await taken(outlet, 1)
+        assert len(worker.mailbox._watchers) == 1
+        outlet._duplex.send((["nonsense"], []))
+        await until(outlet, lambda: outlet.ended)
+        assert not worker.job_part.ended
+        assert worker.mailbox._watchers == []
+
+    connected(test)

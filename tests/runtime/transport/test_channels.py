@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -153,3 +155,44 @@ def test_unaccepted_connection_is_aborted_and_error_names_address(answer, error,
     with pytest.raises(error, match=message):
         asyncio.run(Peer(HERE, "tcp://there:1", lambda *_: None).connect())
     assert comm.aborted
+
+
+def test_error_of_one_heartbeat_ends_neither_those_to_others_nor_the_next_ones(made, monkeypatch, caplog):
+    async def scenario():
+        beats, enough = [], asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def send_beat(way):
+            beats.append(way.address)
+            if beats.count("tcp://there:2") == 3:
+                loop.call_soon_threadsafe(enough.set)
+            if way.address == "tcp://there:1":
+                raise MemoryError("no memory for a heartbeat")
+
+        monkeypatch.setattr(Way, "send_beat", send_beat)
+        options = replace(WorkerOptions(), heartbeat_interval=0.001)
+        peers = Channels(HERE, options, lambda *_: None, lambda *_: None)
+        await peers.connect("tcp://there:1")
+        await peers.connect("tcp://there:2")
+        await asyncio.wait_for(enough.wait(), 60.0)
+        peers.close()
+        assert beats.count("tcp://there:1") >= 2
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["a heartbeat to tcp://there:1"]
+
+
+def test_heartbeats_end_with_the_event_loop(made, monkeypatch):
+    def send_beat(way):
+        raise RuntimeError("Event loop is closed")
+
+    async def scenario():
+        peers = Channels(HERE, replace(WorkerOptions(), heartbeat_interval=0.001), lambda *_: None, lambda *_: None)
+        await peers.connect("tcp://there:1")
+        return {thread for thread in threading.enumerate() if thread.name == "elastic-beats"}
+
+    monkeypatch.setattr(Way, "send_beat", send_beat)
+    before = {thread for thread in threading.enumerate() if thread.name == "elastic-beats"}
+    [thread] = asyncio.run(scenario()) - before
+    thread.join(60.0)
+    assert not thread.is_alive()

@@ -106,3 +106,32 @@ def test_packets_of_many_threads_arrive_in_the_order_of_their_stamps(lane_of, nb
         sys.setswitchinterval(usual)
         for sender in senders:
             sender.join()
+
+
+@pytest.mark.parametrize("who", ["caller", "writer"])
+def test_any_error_of_a_packet_breaks_the_connection(who):
+    """Without this, later messages would wait for ever behind a thread that seems to transmit."""
+    large = Packet([b"x" * (AT_ONCE_BYTES + 1)])
+    packets = iter([large] if who == "writer" else [])
+    broken, errors = threading.Event(), []
+
+    def next_packet():
+        if (packet := next(packets, None)) is not None:
+            return packet
+        raise MemoryError("no memory for a packet")
+
+    def note(error):
+        errors.append(error)
+        broken.set()
+
+    end = Ends()
+    lane = SocketLane(end.comm, next_packet, note)
+    try:
+        lane.transmit()
+        if who == "writer":
+            end.packet()
+        assert broken.wait(DEADLINE)
+    finally:
+        lane.close()
+        end.read.close()
+    assert [type(error) for error in errors] == [MemoryError]
