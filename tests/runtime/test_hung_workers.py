@@ -218,3 +218,27 @@ def test_state_of_an_ended_job_whose_worker_has_left_says_where_to_read_it(fake,
             await coordinator.queries.state(job_calls.State("job", "op0"))
 
     asyncio.run(run())
+
+
+def test_error_of_one_look_at_heartbeats_does_not_end_the_watch(fake, workers, monkeypatch, caplog):
+    async def run():
+        coordinator = Coordinator(workers)
+        await within(coordinator.submit(fake.submission()))
+        coordinator.controller.stop()
+        looked, silent = [], coordinator.heartbeats.silent
+
+        def fails_once(now):
+            looked.append(now)
+            if len(looked) == 1:
+                raise RuntimeError("a report is missing")
+            return silent(now)
+
+        monkeypatch.setattr(coordinator.heartbeats, "silent", fails_once)
+        hang(workers, "a")
+        record = coordinator.jobs["job"]
+        await within(record.ended())
+        assert isinstance(load_error(record.error), NodeLost)
+        coordinator.abandon()
+
+    asyncio.run(run())
+    assert "the watch over heartbeats" in caplog.messages

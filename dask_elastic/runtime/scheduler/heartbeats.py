@@ -16,6 +16,7 @@ from dask_elastic.runtime.protocol.reports import report_seconds
 from dask_elastic.runtime.scheduler.job_record import MISSED_REPORTS, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
+from dask_elastic.runtime.transport.error_log import ErrorLog
 from dask_elastic.vocab.errors import ElasticError
 
 logger = logging.getLogger("dask_elastic.scheduler")
@@ -62,11 +63,22 @@ class Heartbeats:
                 task.cancel()
 
     async def _run(self) -> None:
-        while self.jobs.running:
-            for address in self.silent(time.time()):
-                if address not in self._pings:
-                    self._pings[address] = asyncio.ensure_future(self._ping(address))
-            await asyncio.sleep(self.options.heartbeat_interval)
+        errors = ErrorLog(logger)
+        try:
+            while self.jobs.running:
+                try:
+                    self._look()
+                except Exception as error:  # the next look pings: only this finds a worker without peers that hangs
+                    errors.note("the watch over heartbeats", error)
+                errors.settle()
+                await asyncio.sleep(self.options.heartbeat_interval)
+        finally:
+            errors.settle(ends=True)
+
+    def _look(self) -> None:
+        for address in self.silent(time.time()):
+            if address not in self._pings:
+                self._pings[address] = asyncio.ensure_future(self._ping(address))
 
     def silent(self, now: float) -> set[str]:
         """Return the nodes of running jobs that should have reported."""
