@@ -13,6 +13,7 @@ from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.client.progress import Progress
 from dask_elastic.runtime.protocol.job_calls import Describe, Stop, Wait
+from dask_elastic.runtime.protocol.job_end import end_warning
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import error_text
 from dask_elastic.vocab.errors import UnknownJob
@@ -43,6 +44,8 @@ def wait(client: Client, name: str, by_script: bool = False) -> str | None:
             return None  # the script called `forget`
         if not line.shown:
             line.say(one_line(described))
+        if text := end_warning(described):
+            line.say(f"Warning: {text}")
     if described.error is not None:
         return f"job {name!r} failed: {error_text(described.error)}"
     by_itself = by_script and had_ended

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dask_elastic.cli.followed_jobs import leave
+from dask_elastic.cli.followed_jobs import leave, wait
 from dask_elastic.runtime.protocol.job_calls import Stop
+from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.vocab.checkpoint import CheckpointStatus
 
 
@@ -47,3 +48,16 @@ def test_job_on_another_cluster_continues(asked, capsys):
     assert leave(client) == ["saved"]
     assert Stop("saved") not in asked.calls
     assert "Job 'saved' continues at tcp://a:1.\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_folder_that_may_still_change_after_the_end_is_named(asked, capsys, monkeypatch, hangs):
+    monkeypatch.setattr("dask_elastic.cli.followed_jobs.one_line", lambda described: "saved: finished")
+    vars(asked.described).update(
+        name="saved", live=False, awaited=False, error=None, status=Status.FINISHED,
+        checkpoints=SimpleNamespace(url="/folder"), unanswered="its storage" if hangs else "",
+    )  # fmt: skip
+    assert wait(object(), "saved") is None
+    shown = capsys.readouterr().err
+    changes = "Warning: job 'saved' has finished, but its storage did not answer, so that /folder may still change"
+    assert (changes in shown) == hangs

@@ -78,7 +78,7 @@ class FakeScheduler:
         if (address, kind) in self.held:
             await self.held[address, kind].wait()
         default = {Version: __version__, part_calls.Report: empty_report(), part_calls.AwaitTaskEnds: ()}.get(kind)
-        answer = self.answers.get((address, kind), () if kind is part_calls.Forget else default)
+        answer = self.answers.get((address, kind), () if kind in (part_calls.Forget, part_calls.End) else default)
         answer = answer(call) if callable(answer) else answer
         if isinstance(answer, Exception):
             return {"error": dump_error(answer)}

@@ -24,7 +24,7 @@ from dask_elastic.runtime.client.window_commands import WindowCommands
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
-from dask_elastic.runtime.protocol.job_end import raise_for_end
+from dask_elastic.runtime.protocol.job_end import raise_for_end, warn_of_end
 from dask_elastic.runtime.protocol.remote_errors import load_error
 from dask_elastic.vocab.errors import ElasticError, SchedulerLost, UnknownJob
 
@@ -193,13 +193,20 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         ValueError
             If `timeout` is no duration.
         TimeoutError
-            If the job still runs after `timeout`, and continues, or if its storage or the scheduler does not answer.
+            If the job still runs after `timeout`, and continues; if it has finished, and its last files are still being
+            written then; or if the scheduler does not answer.
         KeyboardInterrupt
             On Ctrl-C. The job continues; a printed line says how to stop it.
-        """
-        self._wait(seconds := seconds_of(timeout), deadline_of(seconds), progress)
 
-    def _wait(self, seconds: float | None, end: float | None, progress: bool | None) -> None:
+        Warns
+        -----
+        UserWarning
+            If the job has finished, but workers or storage do not answer: the folder of its checkpoints may still
+            change. `JobFailed` and `JobStopped` have a note then.
+        """
+        warn_of_end(self._wait(seconds := seconds_of(timeout), deadline_of(seconds), progress), 2)
+
+    def _wait(self, seconds: float | None, end: float | None, progress: bool | None) -> JobDescription:
         with Progress(progress) as line:
             try:
                 described = line.follow(lambda left: self._noted(self._ask(job_calls.Wait(self.name, left), end)), end)
@@ -209,6 +216,7 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
                              f"dask_elastic.job({self.name!r}).")  # fmt: skip
                 raise
         raise_for_end(described, "" if seconds is None else f" after {seconds:g} s")
+        return described
 
     def card(self, every: float | str = "1s") -> None:
         """Show a card of the job in a notebook, and update it until the job has ended.
@@ -255,89 +263,10 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         except ElasticError as error:
             lost = error
         self._ask(job_calls.Drain(self.name), deadline)
-        self._wait(seconds, deadline, progress=False)
+        described = self._wait(seconds, deadline, progress=False)
         if lost is not None:
             raise lost
-
-    def checkpoint(self) -> int:
-        """Take a checkpoint now, and return its number when it is complete.
-
-        Returns
-        -------
-        int
-            The number.
-
-        Raises
-        ------
-        CheckpointError
-            If it was given up, or the job takes no checkpoints.
-        JobEnded
-            If the job has ended.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> import dask_elastic as de
-        >>> import pyarrow as pa
-        >>> from dask.distributed import Client
-        >>> topology = de.Topology("letters")
-        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
-        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
-        >>> with (
-        ...     tempfile.TemporaryDirectory() as folder,
-        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
-        ... ):
-        ...     job = de.submit(topology, client, checkpoint=folder)
-        ...     number = job.checkpoint()
-        ...     int(job.checkpoints()["number"].max()) == number
-        True
-        """
-        return self._ask(job_calls.TakeCheckpoint(self.name)).number
-
-    def savepoint(self, url: str | os.PathLike[str]) -> int:
-        """Take a checkpoint, and copy it to a folder of its own, which stays until you delete it.
-
-        Parameters
-        ----------
-        url : str or path
-            A new folder, local or a URL, that the scheduler can write to. `resume` continues from it, also with another
-            topology, while or after this job runs.
-
-        Returns
-        -------
-        int
-            The number of the checkpoint.
-
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint was given up, the folder has a checkpoint already or cannot be written, or the job takes
-            no checkpoints.
-        JobEnded
-            If the job has ended.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> import dask_elastic as de
-        >>> import pyarrow as pa
-        >>> from dask.distributed import Client
-        >>> topology = de.Topology("letters")
-        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
-        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
-        >>> with (
-        ...     tempfile.TemporaryDirectory() as folder,
-        ...     tempfile.TemporaryDirectory() as saved,
-        ...     tempfile.TemporaryDirectory() as continued,
-        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
-        ... ):
-        ...     job = de.submit(topology, client, checkpoint=folder)
-        ...     number = job.savepoint(saved)
-        ...     job.stop()
-        ...     de.resume(saved, client, checkpoint=continued).status
-        'running'
-        """
-        return self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(url).url)).number
+        warn_of_end(described, 2)
 
     def stop(self, *, savepoint: str | os.PathLike[str] | None = None) -> None:
         """End the job at once. Rows in flight are dropped; state and measurements stay readable.
@@ -354,17 +283,31 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
             If the savepoint cannot be taken; see `savepoint`. The job continues.
         JobEnded
             If the job has ended before it could be taken.
+
+        Warns
+        -----
+        UserWarning
+            If workers or storage do not answer: the folder of the job's checkpoints may still change.
         """
         if savepoint is not None:
             self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(savepoint).url, stop=True))
         else:
-            self._ask(job_calls.Stop(self.name))
+            described = self._ask(job_calls.Stop(self.name))
         drop(self.client, self.name)
+        if savepoint is None:
+            warn_of_end(described, 2)
 
     def forget(self) -> None:
-        """End the job if it is running, and free its state on the workers."""
-        self._ask(job_calls.Forget(self.name))
+        """End the job if it is running, and free its state on the workers.
+
+        Warns
+        -----
+        UserWarning
+            As `stop`.
+        """
+        described = self._ask(job_calls.Forget(self.name))
         drop(self.client, self.name)
+        warn_of_end(described, 2)
 
 
 def job(name: str, client: Client | None = None) -> Job:

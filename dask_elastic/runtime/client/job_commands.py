@@ -1,14 +1,16 @@
-"""What a job's handle changes while the job runs: cores, shards and homes of executors."""
+"""What a job's handle changes while the job runs, cores, shards and homes of executors, and its checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import operator as operators
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
+from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol import group_calls, job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_status import ENDED_NAMES, Status
@@ -31,7 +33,7 @@ def unchanged(job: str, status: str, what: str) -> str:
 
 
 class JobCommands(ABC):
-    """The half of `Job` that changes executors."""
+    """The part of `Job` that changes executors and takes checkpoints."""
 
     name: str
 
@@ -243,6 +245,86 @@ class JobCommands(ABC):
         except TypeError as error:
             raise MoveRefused(f"{operator!r}: executor={executor!r}: give the number of an executor") from error
         return self._ask(group_calls.MoveGroups(self.name, operator, wanted, to, migration))
+
+    def checkpoint(self) -> int:
+        """Take a checkpoint now, and return its number when it is complete.
+
+        Returns
+        -------
+        int
+            The number.
+
+        Raises
+        ------
+        CheckpointError
+            If it was given up, or the job takes no checkpoints.
+        JobEnded
+            If the job has ended.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with (
+        ...     tempfile.TemporaryDirectory() as folder,
+        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
+        ... ):
+        ...     job = de.submit(topology, client, checkpoint=folder)
+        ...     number = job.checkpoint()
+        ...     int(job.checkpoints()["number"].max()) == number
+        True
+        """
+        return self._ask(job_calls.TakeCheckpoint(self.name)).number
+
+    def savepoint(self, url: str | os.PathLike[str]) -> int:
+        """Take a checkpoint, and copy it to a folder of its own, which stays until you delete it.
+
+        Parameters
+        ----------
+        url : str or path
+            A new folder, local or a URL, that the scheduler can write to. `resume` continues from it, also with another
+            topology, while or after this job runs.
+
+        Returns
+        -------
+        int
+            The number of the checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint was given up, the folder has a checkpoint already or cannot be written, or the job takes
+            no checkpoints.
+        JobEnded
+            If the job has ended.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import dask_elastic as de
+        >>> import pyarrow as pa
+        >>> from dask.distributed import Client
+        >>> topology = de.Topology("letters")
+        >>> letters = topology.source("letters", de.sources.Arrow(pa.table({"letter": ["a", "b"]}), rate=1))
+        >>> counted = letters.key_by("letter").compute({"seen": de.aggregate.Count()}, name="per_letter")
+        >>> with (
+        ...     tempfile.TemporaryDirectory() as folder,
+        ...     tempfile.TemporaryDirectory() as saved,
+        ...     tempfile.TemporaryDirectory() as continued,
+        ...     Client(n_workers=1, processes=False, dashboard_address=None) as client,
+        ... ):
+        ...     job = de.submit(topology, client, checkpoint=folder)
+        ...     number = job.savepoint(saved)
+        ...     job.stop()
+        ...     de.resume(saved, client, checkpoint=continued).status
+        'running'
+        """
+        return self._ask(job_calls.TakeSavepoint(self.name, CheckpointFolder(url).url)).number
 
 
 def _whole(name: str, given: object) -> int:

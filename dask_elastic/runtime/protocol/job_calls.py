@@ -78,14 +78,14 @@ class Drain(Call[None]):
     job: str
 
 
-class Stop(Call[None]):
-    """End a job at once; its state stays readable."""
+class Stop(Call[JobDescription]):
+    """End a job at once, and describe it; its state stays readable."""
 
     job: str
 
 
-class Forget(Call[None]):
-    """End a job at once and free its state."""
+class Forget(Call[JobDescription]):
+    """End a job at once, free its state, and describe it as it was."""
 
     job: str
 

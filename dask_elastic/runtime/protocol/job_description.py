@@ -160,7 +160,11 @@ class JobDescription(SharedMethods):
     sharing : tuple of SharingStatus
         How windowed computes keep their partials, where that has been set or has changed.
     settled : bool
-        False in the answer to `Wait` if the job has ended, and the folder of its checkpoints may still change.
+        False in the answer to `Wait`, `Stop` or `Forget` if the job has ended, and the folder of its checkpoints may
+        still change.
+    unanswered : str
+        What the scheduler waits for no longer then, since it has not answered: "its workers" or "its storage"; empty
+        otherwise.
     """
 
     name: str
@@ -192,6 +196,7 @@ class JobDescription(SharedMethods):
     run: str = ""
     sharing: tuple[SharingStatus, ...] = ()
     settled: bool = True
+    unanswered: str = ""
 
     @property
     def live(self) -> bool:
@@ -201,7 +206,7 @@ class JobDescription(SharedMethods):
     @property
     def awaited(self) -> bool:
         """Whether a wait for the end of the job goes on."""
-        return self.live or not self.settled
+        return self.live or not (self.settled or self.unanswered)
 
     @property
     def rows_read(self) -> int:

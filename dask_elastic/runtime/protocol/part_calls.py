@@ -121,8 +121,11 @@ class Drain(PartCall[None]):
     """Have the sources read no further."""
 
 
-class End(PartCall[None]):
-    """Stop at once; state and measures stay readable. A later generation goes on."""
+class End(PartCall[tuple[str, ...]]):
+    """Stop at once; state and measures stay readable. A later generation goes on.
+
+    The answer names the files of checkpoints that may still appear, since storage has not answered.
+    """
 
 
 class Forget(PartCall[tuple[str, ...]]):

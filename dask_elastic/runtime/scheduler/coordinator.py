@@ -7,7 +7,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,9 +57,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_elastic.scheduler")
 
 T = TypeVar("T")
-
-NOTED_SECONDS = 1.0
-"""Seconds for which a stop, and a wait for the end, last longer until the folder is not changed any more."""
 
 KEPT_JOBS = 16
 """Ended jobs that are kept; the oldest beyond them are forgotten."""
@@ -272,35 +268,29 @@ class Coordinator:
         record = self.jobs.record(call.job)
         deadline = time.monotonic() + call.timeout
         await record.ended(call.timeout)
-        settled = record.live or await self._settled(record, deadline - time.monotonic())
-        return replace(self._description(record), settled=settled)
+        if record.live or record.checkpoints is None:
+            return self._description(record)
+        settling = self._settling(record, record.checkpoints)
+        await asyncio.wait([settling], timeout=max(0.0, deadline - time.monotonic()))
+        if not settling.done() or settling.cancelled():
+            return replace(self._description(record), settled=False)
+        return self._description(record, settling.result())
 
-    async def _settled(self, record: JobRecord, seconds: float) -> bool:
-        """Return whether nothing changes the folder of a job that has ended; looks so many seconds at most.
+    def _settling(self, record: JobRecord, state: JobCheckpoints) -> asyncio.Task[str]:
+        """Return what waits until nothing changes the folder of a job that has ended, see `PartEnds.settle`.
 
-        What is waited for is the same for all calls, so that a client that calls often waits no longer than others.
+        It is the same for all calls, so that a client that calls often waits no longer than others; once something has
+        not answered, later calls wait anew.
         """
-        state = record.checkpoints
-        if state is None:
-            return True
-        if state.settling is None:
-            state.settling = asyncio.ensure_future(self._settle(record, state))
-            self.health.keep(record, "the wait for the last files of its folder", state.settling)
-        await asyncio.wait([settling := state.settling], timeout=max(0.0, seconds))
-        if settling.done() and not settling.cancelled():
-            settling.result()
-        return settling.done()
+        settling = state.settling
+        if settling is None or (settling.done() and (settling.cancelled() or settling.result())):
+            settling = state.settling = asyncio.ensure_future(self.ends.settle(record))
+            self.health.keep(record, "the wait for the last files of its folder", settling)
+        return settling
 
-    async def _settle(self, record: JobRecord, state: JobCheckpoints) -> None:
-        """Return when nothing changes the folder of a job that has ended, or it has had the time for this."""
-        await self.ends.await_parts(record)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(NOTED_SECONDS):
-                await state.end_noted.wait()
-                await state.quiet()
-
-    def _description(self, record: JobRecord) -> JobDescription:
-        return record.description(self.epochs.progress(record), self.controller.view(record))
+    def _description(self, record: JobRecord, unanswered: str = "") -> JobDescription:
+        described = record.description(self.epochs.progress(record), self.controller.view(record))
+        return replace(described, settled=False, unanswered=unanswered) if unanswered else described
 
     # lost workers, and workers that jobs need
 
@@ -343,31 +333,30 @@ class Coordinator:
             record.change(JobEvent.DRAIN_REQUESTED)
             await self.calls.all(record, part_calls.Drain(*record.generation_id))
 
-    async def stop(self, call: job_calls.Stop) -> None:
+    async def stop(self, call: job_calls.Stop) -> JobDescription:
         """End a job at once; its state stays readable."""
-        await self._stop(self.jobs.record(call.job))
+        record = self.jobs.record(call.job)
+        return self._description(record, await self._stop(record))
 
-    async def _stop(self, record: JobRecord) -> None:
+    async def _stop(self, record: JobRecord) -> str:
+        """End a job; return what has not answered since, see `PartEnds.settle`."""
         if record.live:
             record.change(JobEvent.STOP_REQUESTED)
             await self.ends.end(record)
             ended = asyncio.ensure_future(self.ends.note_end(record))
             self.health.keep(record, "the note of its end", ended)
-            await asyncio.wait([ended], timeout=NOTED_SECONDS)
-        await self.ends.await_parts(record)
-        if record.checkpoints is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(NOTED_SECONDS):
-                    await record.checkpoints.quiet()
+        return await self.ends.settle(record)
 
-    async def forget(self, call: job_calls.Forget) -> None:
+    async def forget(self, call: job_calls.Forget) -> JobDescription:
         """End a job at once and free its state."""
-        await self._forget(self.jobs.record(call.job))
+        record = self.jobs.record(call.job)
+        return self._description(record, await self._forget(record))
 
-    async def _forget(self, record: JobRecord) -> None:
-        await self._free(record)
+    async def _forget(self, record: JobRecord) -> str:
+        unanswered = await self._free(record)
         if record.name not in self.workers.growth.starting:
             self._drop(record)
+        return unanswered
 
     def _drop(self, record: JobRecord) -> None:
         """Drop the record of a job and all that is kept under its name, unless another job has the name by now."""
@@ -376,9 +365,10 @@ class Coordinator:
             self._folders.pop(record.name, None)
             self._clear(record)
 
-    async def _free(self, record: JobRecord) -> None:
-        await self._stop(record)
+    async def _free(self, record: JobRecord) -> str:
+        unanswered = await self._stop(record)
         await self._drop_state(record)
+        return unanswered
 
     async def _drop_state(self, record: JobRecord) -> None:
         record.freed = True

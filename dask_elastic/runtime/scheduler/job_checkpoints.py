@@ -71,8 +71,11 @@ class JobCheckpoints:
         Set when the workers that report have ended their parts and written their last files, or do not answer.
     end_noted : asyncio.Event
         Set when the folder says that the job has ended, or this cannot be written.
+    late : set of int
+        Nodes that have ended their part of a job that has ended, and whose last files may still appear.
     settling : asyncio.Task or None
-        Ends when nothing changes the folder of a job that has ended any more; None until a client waits for that.
+        Ends when nothing changes the folder of a job that has ended any more, or with what has not answered; None until
+        a client waits for that.
     opened : set of str
         The sinks of which a writer has opened in this run. This need not be durable: a job that has no checkpoint yet
         does not survive its scheduler.
@@ -101,7 +104,8 @@ class JobCheckpoints:
         self.held = False
         self.committed = 0
         self.parts_ended, self.end_noted = asyncio.Event(), asyncio.Event()
-        self.settling: asyncio.Task[None] | None = None
+        self.late: set[int] = set()
+        self.settling: asyncio.Task[str] | None = None
         self.opened: set[str] = set()
         self._committing: tuple[int, set[ExecutorId]] = (0, set())
         self._pins: list[int] = []

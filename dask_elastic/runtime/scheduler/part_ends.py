@@ -19,6 +19,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.part_calls import PartCall
 from dask_elastic.runtime.protocol.reports import report_seconds
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
+from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.worker_calls import WorkerCalls
 from dask_elastic.runtime.transport.ended_process import has_died
@@ -37,6 +38,9 @@ threads, or for storage that hangs, answer after 5 s."""
 PARTS_SECONDS = 10.0
 """Seconds for which a stop, and a wait for the end, last longer at most until the workers have ended their parts and
 written their last files, see `LAST_SECONDS`, and so has the scheduler."""
+
+NOTED_SECONDS = 1.0
+"""Seconds for which they last longer after that, until the folder says that the job has ended."""
 
 SILENT_SECONDS = 2.0
 SILENT_REPORTS = 3
@@ -63,11 +67,33 @@ class PartEnds:
         # Starts that call workers, of jobs that have not ended when they begin.
         self._starts: WeakKeyDictionary[JobRecord, set[asyncio.Future[None]]] = WeakKeyDictionary()
 
-    async def await_parts(self, record: JobRecord) -> None:
+    async def settle(self, record: JobRecord) -> str:
+        """Return when nothing changes the folder of a job that has ended, or it has had the time for this.
+
+        The caller, or what has ended the job, calls `end` and `note_end`.
+
+        Returns
+        -------
+        str
+            What has not answered, so that the folder may still change; the log has it, too. Empty otherwise.
+        """
+        unanswered = await self._await_parts(record)
+        state = record.checkpoints
+        if state is None:
+            return unanswered
+        try:
+            async with asyncio.timeout(NOTED_SECONDS):
+                await state.end_noted.wait()
+                await state.quiet()
+        except TimeoutError:
+            unanswered = unanswered or self._unanswered(record, state, NOTED_SECONDS)
+        return unanswered
+
+    async def _await_parts(self, record: JobRecord) -> str:
         """Return when the parts of a job that has ended have written their last files, and no start makes others.
 
         Nor is a generation, a manifest or an epoch being written, which would appear later. All of this is not waited
-        for longer than `PARTS_SECONDS`; the log names the folder then.
+        for longer than `PARTS_SECONDS`.
         """
         state = record.checkpoints
         try:
@@ -75,15 +101,29 @@ class PartEnds:
                 await self.started(record)
                 if state is not None:
                     await state.parts_ended.wait()
+                    await self._end_late(record, state)
                     async with state.reserving, state.publishing:
                         pass
                     await self._committed(record.name)
         except TimeoutError:
-            changes = "" if state is None else f", and {shown_url(state.url)} may still change"
-            logger.warning(
-                "job %r: its workers or its storage have not answered for %g s since its end%s",
-                record.name, PARTS_SECONDS, changes,
-            )  # fmt: skip
+            return self._unanswered(record, state, PARTS_SECONDS)
+        return self._unanswered(record, state, PARTS_SECONDS) if state is not None and state.late else ""
+
+    async def _end_late(self, record: JobRecord, state: JobCheckpoints) -> None:
+        """Ask the nodes again whose storage had not answered when they ended their parts."""
+        # What a process was writing ends with it.
+        state.late = {node for node in state.late if self.calls.present(record.spec.nodes[node])}
+        await asyncio.gather(*(self._end(record, node, part_calls.End(*record.generation_id)) for node in state.late))
+
+    def _unanswered(self, record: JobRecord, state: JobCheckpoints | None, seconds: float) -> str:
+        """Log and return what has not answered since the end of a job: the folder may still change."""
+        starts = self._starts.get(record) or record.leases.held(time.monotonic())
+        what = "its workers" if starts or state is None or not state.parts_ended.is_set() else "its storage"
+        logger.warning(
+            "job %r: %s: no answer within %g s of its end%s",
+            record.name, what, seconds, "" if state is None else f", and {shown_url(state.url)} may still change",
+        )  # fmt: skip
+        return what
 
     @contextmanager
     def start(self, record: JobRecord) -> Iterator[None]:
@@ -181,11 +221,13 @@ class PartEnds:
     async def _end(self, record: JobRecord, node: int, call: PartCall[Any]) -> None:
         leases, address = record.leases, record.spec.nodes[node]
         try:
-            await self.calls.one(address, call)
+            answer = await self.calls.one(address, call)
         except Exception as error:  # whatever it is, the part counts as running
             logger.warning("job %r: %s of %s: %s", record.name, call.operation, address, error)
             return
         leases.end(node)
+        if record.checkpoints is not None and isinstance(call, part_calls.End):
+            (record.checkpoints.late.add if answer else record.checkpoints.late.discard)(node)
 
     async def _silence(self, record: JobRecord, until_ended: bool = True) -> None:
         """Return when no part of a generation holds a lease."""

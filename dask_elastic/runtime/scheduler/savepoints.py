@@ -54,7 +54,7 @@ class Savepoints:
         jobs: JobTable,
         calls: WorkerCalls,
         checkpoints: Checkpoints,
-        stop: Callable[[JobRecord], Awaitable[None]],
+        stop: Callable[[JobRecord], Awaitable[str]],
         settled: Callable[[str], Awaitable[None]],
     ):
         self.jobs = jobs

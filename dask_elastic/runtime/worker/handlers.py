@@ -143,14 +143,14 @@ class Handlers:
         """Have the sources read no further."""
         self._part(call).drain()
 
-    async def end(self, call: part_calls.End) -> None:
+    async def end(self, call: part_calls.End) -> tuple[str, ...]:
         """Stop at once; state and measures stay readable. A later generation goes on."""
-        if self._hosts(call):
-            job_part = self.node.job_parts[call.job]
-            # Not in the pool: all of its threads may be waiting for something that only the end releases.
-            job_part.end()
-            if job_part.checkpoints is not None:
-                await job_part.checkpoints.last_change()
+        if not self._hosts(call):
+            return ()
+        job_part = self.node.job_parts[call.job]
+        # Not in the pool: all of its threads may be waiting for something that only the end releases.
+        job_part.end()
+        return () if job_part.checkpoints is None else await job_part.checkpoints.last_change()
 
     async def forget(self, call: part_calls.Forget) -> tuple[str, ...]:
         """Stop at once and free everything; a later generation or incarnation goes on."""

@@ -289,7 +289,7 @@ class NodeRuntime:
             return []
         job_part.end()
         joining = self.in_thread(job_part.threads.join, JOIN_SECONDS)
-        last = job_part.checkpoints.last_change() if job_part.checkpoints is not None else asyncio.sleep(0)
+        last = job_part.checkpoints.last_change() if job_part.checkpoints is not None else asyncio.sleep(0, ())
         stuck, _ = await asyncio.gather(joining, last)
         if stuck:
             logger.warning("job %r: user code still runs in %s", job, ", ".join(stuck))

@@ -250,17 +250,23 @@ class PartCheckpoints:
         """Return where an instance of a source keeps the rows of epochs; None if it keeps none."""
         return EpochSpool(self._folder, identity.component) if self._spec.summary(identity.component).spooled else None
 
-    async def last_change(self) -> None:
+    async def last_change(self) -> tuple[str, ...]:
         """Return when nothing here changes the folder any more, so that it can be deleted; the job has ended here.
 
-        Storage that hangs is not waited for longer than `LAST_SECONDS`; the log names the files then.
+        Storage that hangs is not waited for longer than `LAST_SECONDS`.
+
+        Returns
+        -------
+        tuple of str
+            The files that may still appear then; the log names them, too.
         """
         await asyncio.wait({asyncio.wrap_future(self.changes.last)}, timeout=LAST_SECONDS)
-        if running := self.changes.running:
+        if running := tuple(self.changes.running):
             logger.warning(
                 "job %r: the storage has not answered for %g s since the job ended, and these files may still appear: "
                 "%s. Delete the folder later, or again", self._spec.job, LAST_SECONDS, ", ".join(running),
             )  # fmt: skip
+        return running
 
     def recovered(self, sink: ExecutorId) -> Recovered | None:
         """Return what the checkpoint holds for an instance of a sink; None in a job that was not restarted.

@@ -254,7 +254,7 @@ def test_wait_returns_when_nothing_more_is_written_to_the_folder(client, wait_un
         order.append("noted")
 
     monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.note_ended", noted)
-    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.NOTED_SECONDS", 100.0)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.NOTED_SECONDS", 100.0)
     job = de.submit(followed(tmp_path / "out"), client, checkpoint=tmp_path / "checkpoints")
     if late:
         wait_until(noting.is_set, "the job has ended")
@@ -279,7 +279,7 @@ def test_end_is_awaited_until_no_old_files_are_being_deleted(client, wait_until,
         return swept
 
     monkeypatch.setattr("dask_elastic.runtime.scheduler.checkpoints.sweep", sweeps)
-    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.NOTED_SECONDS", 100.0)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.NOTED_SECONDS", 100.0)
     gate = tmp_path / "gate" if stopped else None
     job = de.submit(followed(tmp_path / "out", gate=gate), client, checkpoint=tmp_path / "checkpoints")
     if stopped:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from counting_jobs import RUN
 from distributed import Client
 
 import dask_elastic as de
+from dask_elastic.checkpoint.folder import CheckpointFolder
+from dask_elastic.checkpoint.generations import may_run, note_ended
 from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.vocab.errors import JobStopped
 
@@ -88,13 +91,15 @@ def test_no_file_appears_after_the_end_of_a_job(client, wait_until, slow, tmp_pa
     assert not (tmp_path / "checkpoints").exists()
 
 
-CHANGES = "the folder of its checkpoints may still change after 0.5 s: wait again before you delete it"
+def writes(tmp_path):
+    """What a wait of half a second says of the folder."""
+    return f"it was still writing its last files to {tmp_path}/checkpoints after 0.5 s: wait again before you delete it"
 
 
 def test_wait_for_a_finished_job_ends_by_its_timeout_while_the_storage_hangs(
     client, wait_until, monkeypatch, slow, tmp_path
 ):
-    monkeypatch.setattr("dask_elastic.runtime.scheduler.coordinator.NOTED_SECONDS", 100.0)
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.NOTED_SECONDS", 100.0)
     slow.released.set()
     released = threading.Event()
 
@@ -105,11 +110,35 @@ def test_wait_for_a_finished_job_ends_by_its_timeout_while_the_storage_hangs(
     job = de.submit(followed(tmp_path / "out", parallel=1, executors=1), client, checkpoint=tmp_path / "checkpoints")
     wait_until(lambda: job.status == "finished", "the job has ended")
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match=f"'durable' has finished, but its storage has not answered, and {CHANGES}"):
+    with pytest.raises(TimeoutError, match=f"'durable' has finished, but {writes(tmp_path)}"):
         job.wait(timeout=0.5, progress=False)
     assert time.monotonic() - began < 50
     released.set()
     job.wait(**RUN)
+
+
+@pytest.mark.parametrize("end", ["wait", "stop"])
+def test_end_of_a_job_warns_of_a_folder_whose_storage_hangs(client, wait_until, monkeypatch, slow, tmp_path, end):
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.NOTED_SECONDS", 0.2)
+    slow.released.set()
+    released = threading.Event()
+
+    def hanging(*arguments):
+        released.wait(100)
+        return note_ended(*arguments)
+
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.note_ended", hanging)
+    gate = tmp_path / "gate" if end == "stop" else None
+    job = de.submit(followed(tmp_path / "out", gate=gate, parallel=1), client, checkpoint=tmp_path / "checkpoints")
+    ended = "was stopped" if end == "stop" else "has finished"
+    changes = f"'durable' {ended}, but its storage did not answer, so that {tmp_path}/checkpoints may still change"
+    with pytest.warns(UserWarning, match=changes):
+        job.wait(progress=False) if end == "wait" else job.stop()
+    released.set()
+    wait_until(lambda: not may_run(CheckpointFolder(tmp_path / "checkpoints")), "the end is noted")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        job.wait(**RUN) if end == "wait" else job.stop()
 
 
 def test_wait_for_a_stopped_job_ends_by_its_timeout_while_the_storage_hangs(client, wait_until, monkeypatch, tmp_path):
@@ -125,7 +154,7 @@ def test_wait_for_a_stopped_job_ends_by_its_timeout_while_the_storage_hangs(clie
     with pytest.raises(JobStopped) as raised:
         job.wait(timeout=0.5, progress=False)
     assert time.monotonic() - began < 50
-    assert raised.value.__notes__ == [f"Its storage has not answered, and {CHANGES}."]
+    assert raised.value.__notes__ == [f"After its end, {writes(tmp_path)}."]
     hanging.released.set()
     stopping.join(100)
     with pytest.raises(JobStopped) as settled:
@@ -139,11 +168,17 @@ def test_storage_that_hangs_is_named_and_does_not_hold_up_the_end_of_a_job(
     monkeypatch.setattr("dask_elastic.runtime.worker.part_checkpoints.LAST_SECONDS", 0.2)
     hanging = SlowWrites(100)
     monkeypatch.setattr(LocalFiles, "write", hanging.patch())
+    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.NOTED_SECONDS", 100.0)
     job = begun(client, tmp_path, wait_until, hanging)
-    job.stop()
+    changes = f"'durable' was stopped, but its storage did not answer, so that {tmp_path}/checkpoints may still change"
+    with pytest.warns(UserWarning, match=changes):
+        job.stop()
     assert not hanging.done.is_set()
     (warning,) = {r.getMessage() for r in caplog.records if "these files may still appear" in r.getMessage()}
     assert f"{tmp_path}/checkpoints/state/" in warning
     assert "'durable'" in warning
     hanging.released.set()
     wait_until(hanging.done.is_set, "the file is written")
+    with pytest.raises(JobStopped) as settled:
+        job.wait(**RUN)
+    assert not hasattr(settled.value, "__notes__")

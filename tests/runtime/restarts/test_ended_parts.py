@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from types import SimpleNamespace
 
@@ -14,7 +15,6 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import Version
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
-from dask_elastic.runtime.scheduler import coordinator as coordinator_module
 from dask_elastic.runtime.scheduler import job_starts, part_ends, restarts
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
 from dask_elastic.runtime.worker import node, part_checkpoints
@@ -32,7 +32,7 @@ def workers(fake):
 def _patient(monkeypatch):
     """A wait that ends by its timeout alone takes longer than any test."""
     monkeypatch.setattr(part_ends, "PARTS_SECONDS", 3600.0)
-    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 3600.0)
+    monkeypatch.setattr(part_ends, "NOTED_SECONDS", 3600.0)
 
 
 async def until(condition):
@@ -54,7 +54,11 @@ def submission(fake, folder):
 
 
 async def stop(coordinator):
-    await coordinator.stop(job_calls.Stop("job"))
+    return await coordinator.stop(job_calls.Stop("job"))
+
+
+async def wait(coordinator):
+    return await coordinator.wait(job_calls.Wait("job", 60.0))
 
 
 async def started(fake, workers, folder):
@@ -86,7 +90,7 @@ def test_wait_for_a_job_that_cannot_start_returns_when_its_parts_are_forgotten(f
 def test_wait_for_a_job_that_fails_does_not_wait_for_a_worker_that_reports_no_more(
     fake, workers, tmp_path, monkeypatch, reports
 ):
-    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.01)
+    monkeypatch.setattr(part_ends, "NOTED_SECONDS", 0.01)
 
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
@@ -206,7 +210,7 @@ def test_wait_without_time_for_a_job_that_has_ended_tells_at_once_that_its_folde
 
 def test_waits_for_a_job_whose_storage_hangs_share_the_time_that_they_give_it(fake, workers, tmp_path, monkeypatch):
     monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.3)
-    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.1)
+    monkeypatch.setattr(part_ends, "NOTED_SECONDS", 0.1)
 
     async def run():
         coordinator, _ = await started(fake, workers, tmp_path)
@@ -248,6 +252,7 @@ def test_stop_amid_a_restart_returns_when_the_parts_that_it_ends_have_ended(fake
 
         async def note_end(record):
             ended.append(gate.is_set())
+            record.checkpoints.end_noted.set()
 
         monkeypatch.setattr(coordinator.ends, "note_end", note_end)
         restarting = asyncio.ensure_future(coordinator.restarts.restart(record, LOST))
@@ -338,7 +343,7 @@ def test_stop_names_the_folder_that_may_still_change_when_storage_hangs(
     fake, workers, tmp_path, monkeypatch, caplog, what
 ):
     monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.2)
-    monkeypatch.setattr(coordinator_module, "NOTED_SECONDS", 0.1)
+    monkeypatch.setattr(part_ends, "NOTED_SECONDS", 0.1)
 
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
@@ -348,6 +353,79 @@ def test_stop_names_the_folder_that_may_still_change_when_storage_hangs(
         async with locks.get(what, committing):
             await asyncio.wait_for(stop(coordinator), 20)
         assert f"{tmp_path} may still change" in caplog.text
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("end", [stop, wait])
+@pytest.mark.parametrize("what", ["the end", "old files"])
+def test_end_logs_and_describes_what_storage_has_not_written(fake, workers, tmp_path, monkeypatch, caplog, what, end):
+    monkeypatch.setattr(part_ends, "NOTED_SECONDS", 0.1)
+    gate, note = threading.Event(), part_ends.note_ended
+
+    def slow(*arguments):
+        gate.wait(100)
+        return note(*arguments)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        if end is wait:
+            coordinator.health.fail(record, dump_error(SinkError("the table was dropped")))
+        async with record.checkpoints.exclusive if what == "old files" else contextlib.nullcontext():
+            described = await asyncio.wait_for(end(coordinator), 20)
+            assert (described.settled, described.unanswered, described.awaited) == (False, "its storage", False)
+        (warning,) = [one.getMessage() for one in caplog.records if "may still change" in one.getMessage()]
+        assert warning == f"job 'job': its storage: no answer within 0.1 s of its end, and {tmp_path} may still change"
+        gate.set()
+        await until(record.checkpoints.end_noted.is_set)
+        # Later calls look again.
+        described = await asyncio.wait_for(end(coordinator), 20)
+        assert (described.settled, described.unanswered) == (True, "")
+        await coordinator.close()
+
+    if what == "the end":
+        monkeypatch.setattr(part_ends, "note_ended", slow)
+    asyncio.run(run())
+
+
+def test_end_tells_that_files_of_a_worker_may_still_appear(fake, workers, tmp_path, caplog):
+    async def run():
+        coordinator, _ = await started(fake, workers, tmp_path)
+        workers.answers["b", part_calls.End] = ("state/1/rows",)
+        for end in (stop, wait):
+            described = await asyncio.wait_for(end(coordinator), 20)
+            assert (described.settled, described.unanswered) == (False, "its storage")
+        assert f"{tmp_path} may still change" in caplog.text
+        workers.answers["b", part_calls.End] = ()
+        assert (await asyncio.wait_for(wait(coordinator), 20)).settled
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_end_does_not_wait_for_files_of_a_worker_that_has_left(fake, workers, tmp_path):
+    async def run():
+        coordinator, _ = await started(fake, workers, tmp_path)
+        workers.answers["b", part_calls.End] = ("state/1/rows",)
+        await asyncio.wait_for(stop(coordinator), 20)
+        del workers.workers["b"]
+        assert (await asyncio.wait_for(wait(coordinator), 20)).settled
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_end_names_workers_that_may_still_run(fake, workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(part_ends, "PARTS_SECONDS", 0.1)
+    monkeypatch.setattr(part_ends, "NOTED_SECONDS", 0.1)
+
+    async def run():
+        coordinator, record = await started(fake, workers, tmp_path)
+        gate = workers.held["b", part_calls.End] = asyncio.Event()
+        coordinator.health.fail(record, dump_error(SinkError("the table was dropped")))
+        assert (await asyncio.wait_for(wait(coordinator), 20)).unanswered == "its workers"
+        gate.set()
+        await coordinator.close()
 
     asyncio.run(run())
 
