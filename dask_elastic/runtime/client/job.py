@@ -256,17 +256,21 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         ElasticError
             If rows that this client has sent were not taken; see `send`.
         """
-        lost: ElasticError | None = None
         deadline = deadline_of(seconds := seconds_of(timeout))
         try:
             self.flush(seconds)
-        except ElasticError as error:
-            lost = error
+        except ElasticError as lost:
+            try:
+                warn_of_end(self._drain(seconds, deadline), 2)
+            except BaseException as error:  # a traceback does not show what comes before a cause
+                error.add_note(f"Before that, rows of this client were not taken: {lost}")
+                raise
+            raise
+        warn_of_end(self._drain(seconds, deadline), 2)
+
+    def _drain(self, seconds: float | None, deadline: float | None) -> JobDescription:
         self._ask(job_calls.Drain(self.name), deadline)
-        described = self._wait(seconds, deadline, progress=False)
-        if lost is not None:
-            raise lost
-        warn_of_end(described, 2)
+        return self._wait(seconds, deadline, progress=False)
 
     def stop(self, *, savepoint: str | os.PathLike[str] | None = None) -> None:
         """End the job at once. Rows in flight are dropped; state and measurements stay readable.

@@ -110,11 +110,29 @@ class Senders:
             self._only.pop(key[0], None)
 
     def flush(self, job: str, timeout: float | None) -> ClientSteps:
-        """Wait until the sources of a job have all rows that were sent; see `Sender.flush`."""
+        """Wait until the sources of a job have all rows that were sent; see `Sender.flush`.
+
+        Raises
+        ------
+        TimeoutError
+            If one of them has not taken the rows in time, whatever becomes of others.
+        ElasticError
+            If one of them takes no more rows; the others have theirs. Notes tell of further errors.
+        """
         deadline = deadline_of(timeout)
+        failed: list[ElasticError | TimeoutError] = []
         for (name, _), sender in list(self._senders.items()):
             if name == job:
-                yield from sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                try:
+                    yield from sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                except (ElasticError, TimeoutError) as error:
+                    failed.append(error)
+        if failed:
+            first = next((late for late in failed if isinstance(late, TimeoutError)), failed[0])
+            for other in failed:
+                if other is not first:
+                    first.add_note(f"{type(other).__name__}: {other}")
+            raise first
 
     def doubt(self, job: str) -> None:
         """Have the next `send` to a job ask the scheduler whether the job still runs."""

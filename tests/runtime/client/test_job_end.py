@@ -1,4 +1,4 @@
-"""What a client raises or warns of at the end of a job whose folder may still change."""
+"""What a client raises or warns of at the end of a job: lost rows, failures, and a folder that may still change."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dask_elastic.runtime.client.job import Job
 from dask_elastic.runtime.protocol.job_calls import Drain, Forget, Stop, Wait
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.protocol.remote_errors import dump_error
 from dask_elastic.vocab.checkpoint import CheckpointStatus
-from dask_elastic.vocab.errors import JobStopped
+from dask_elastic.vocab.errors import JobFailed, JobStopped, SourceError
 
 RUNNING = JobDescription(
     name="words", generation=1, status=Status.RUNNING, error=None, began=0.0, ended=None, oversubscribed=False,
@@ -90,3 +91,24 @@ def test_wait_without_time_says_that_a_job_has_ended_and_writes_its_last_files(h
         assert str(raised.value) == f"job 'words' has finished, but {writes}"
     else:
         assert raised.value.__notes__ == [f"After its end, {writes}."]
+
+
+FAILED = replace(FINISHED, status=Status.FAILED, error=dump_error(ValueError("a delay of -5")))
+
+
+@pytest.mark.parametrize(
+    ("end", "raises"), [(FAILED, JobFailed), (STOPPED, JobStopped), (RUNNING, TimeoutError), (FINISHED, SourceError)]
+)
+def test_drain_that_fails_behind_rows_that_were_not_taken_tells_both(handle, end, raises):
+    lost = SourceError("source 'words' has not taken the last 3 rows")
+
+    def flush(seconds):
+        raise lost
+
+    with pytest.raises(raises) as raised:
+        handle({Wait: end, Drain: None}, flush).drain(timeout=0)
+    if end is FINISHED:
+        assert raised.value is lost
+        return
+    assert raised.value.__notes__ == [f"Before that, rows of this client were not taken: {lost}"]
+    assert raised.value.__context__ is lost

@@ -15,7 +15,7 @@ from dask_elastic.runtime.client.outlet import Waiter
 from dask_elastic.runtime.client.sender import Sender
 from dask_elastic.runtime.client.senders import Senders
 from dask_elastic.runtime.client.unacknowledged import Unacknowledged
-from dask_elastic.vocab.errors import JobEnded, SchedulerLost
+from dask_elastic.vocab.errors import JobEnded, SchedulerLost, SourceError
 
 SECONDS = 60
 ROWS = pa.record_batch({"n": [1]})
@@ -189,3 +189,42 @@ def test_closing_client_flushes_all_senders_at_the_same_time(client):
     flushed = []
     client.sync(close)
     assert len(flushed) == 3
+
+
+def known(client, **fates):
+    """The senders of a job whose sources fail so when they are flushed, and the sources that were flushed."""
+    made, flushed = Senders(client), []
+
+    def sender_of(source, fate):
+        def flush(timeout):
+            flushed.append(source)
+            yield lambda: asyncio.sleep(0)
+            if fate is not None:
+                raise fate
+
+        return SimpleNamespace(uncertain_rows=1, flush=flush)
+
+    made._senders = {("job", source): sender_of(source, fate) for source, fate in fates.items()}
+    return made, flushed
+
+
+LOST, LATE = SourceError("source 'a' has not taken the last 3 rows"), TimeoutError("source 'b' has not taken all rows")
+
+
+@pytest.mark.parametrize(
+    ("fates", "raised", "notes"),
+    [
+        ({"a": LOST, "b": None}, LOST, []),
+        ({"a": LOST, "b": LATE}, LATE, [f"SourceError: {LOST}"]),
+        ({"b": LATE, "a": LOST}, LATE, [f"SourceError: {LOST}"]),
+        ({"a": LOST, "b": JobEnded("job 'job' is finished")}, LOST, ["JobEnded: job 'job' is finished"]),
+    ],
+)
+def test_flush_awaits_every_source_and_tells_what_each_has_lost(client, fates, raised, notes):
+    """A drain, which goes on behind lost rows, would else lose those that another source has not taken yet."""
+    senders, flushed = known(client, **fates)
+    with pytest.raises(type(raised)) as error:
+        run_blocking(client, senders.flush("job", 5.0))
+    assert flushed == [*fates]
+    assert error.value is raised
+    assert vars(raised).pop("__notes__", []) == notes
