@@ -13,6 +13,7 @@ from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.client.deadline import ANSWER_SECONDS, NoAnswer, answered
 from dask_elastic.runtime.protocol.calls import HOSTED, A, Call, is_reply, message_of, read_answer
+from dask_elastic.runtime.protocol.remote_errors import text_of
 from dask_elastic.vocab.errors import SchedulerLost, SubmitError, UnknownJob
 
 LOOK_SECONDS = 0.25
@@ -148,7 +149,7 @@ def _has_open_comm(client: Client) -> bool:
     return batched is not None and batched.comm is not None and not batched.comm.closed()
 
 
-def scheduler_lost(client: Client, reason: object) -> SchedulerLost:
+def scheduler_lost(client: Client, reason: str) -> SchedulerLost:
     """Return the error for a client that has lost its scheduler."""
     if client.status in ("closing", "closed"):
         return SchedulerLost(
@@ -176,7 +177,7 @@ async def _send_to_scheduler(client: Client, call: Call[Any]) -> Any:
             check_connected(client)
         return sending.result()
     except CommClosedError as error:
-        raise scheduler_lost(client, error) from error
+        raise scheduler_lost(client, text_of(error)) from error
     finally:
         sending.cancel()
 

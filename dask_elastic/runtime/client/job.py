@@ -25,8 +25,8 @@ from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
 from dask_elastic.runtime.protocol.job_description import JobDescription
 from dask_elastic.runtime.protocol.job_end import raise_for_end, warn_of_end
-from dask_elastic.runtime.protocol.remote_errors import load_error
-from dask_elastic.vocab.errors import ElasticError, SchedulerLost, UnknownJob
+from dask_elastic.runtime.protocol.remote_errors import error_text, load_error
+from dask_elastic.vocab.errors import ElasticError, JobFailed, SchedulerLost, UnknownJob
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -170,9 +170,14 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
 
     @property
     def error(self) -> BaseException | None:
-        """The error that the job failed with, None if it did not fail."""
+        """The error that the job failed with; a `JobFailed` if its class is not installed here; None without one."""
         data = self._describe().error
-        return None if data is None else load_error(data)
+        if data is None:
+            return None
+        try:
+            return load_error(data)
+        except Exception:  # unpickling runs code of the error's class, which may raise anything
+            return JobFailed(error_text(data))
 
     def wait(self, timeout: float | str | None = None, *, progress: bool | None = None) -> None:
         """Wait until the job has processed all of its input, and its last files are in the folder of its checkpoints.

@@ -12,6 +12,7 @@ from typing import Any
 from dask_elastic.runtime.client.job_card import card
 from dask_elastic.runtime.client.job_view import one_line
 from dask_elastic.runtime.protocol.job_description import JobDescription
+from dask_elastic.runtime.protocol.remote_errors import text_of
 
 Follow = Callable[[float], JobDescription]
 """Returns the description of the job as soon as it has ended, after so many seconds at the latest."""
@@ -88,7 +89,7 @@ def _update(handle: Any, shown: JobCard, follow: Follow, seconds: float) -> None
         try:
             described = follow(seconds)
         except (Exception, CancelledError) as problem:  # the client or its loop may end at any moment
-            return _end(handle, shown, str(problem) or type(problem).__name__)
+            return _end(handle, shown, text_of(problem))
         if described.generation != generation:
             return _end(handle, shown, "the job was submitted again")
         shown, live = JobCard(described, shown.page), described.live

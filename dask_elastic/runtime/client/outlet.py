@@ -13,7 +13,7 @@ from distributed.comm import connect
 
 from dask_elastic.runtime.client.unacknowledged import Unacknowledged
 from dask_elastic.runtime.protocol.job_calls import PushedSource
-from dask_elastic.runtime.protocol.remote_errors import load_error
+from dask_elastic.runtime.protocol.remote_errors import load_error, text_of
 from dask_elastic.runtime.transport.duplex import Duplex, read_ready
 from dask_elastic.runtime.transport.lanes import is_plain
 from dask_elastic.runtime.transport.push_protocol import OPERATION, WINDOW, cost_of
@@ -126,7 +126,7 @@ class Outlet:
                     await asyncio.wrap_future(news)
                 self.check()
                 if self.broken is not None:
-                    raise OSError(f"the connection to {self.address} broke: {self.broken}") from self.broken
+                    raise OSError(f"the connection to {self.address} broke: {text_of(self.broken)}") from self.broken
                 self._send_again()
             except BaseException:  # the caller does not get the outlet
                 self.close()
@@ -249,8 +249,8 @@ class Outlet:
         count = self.uncertain_rows
         if self.broken is not None:
             return NodeLost(
-                f"the connection to {source} at {self.address} broke ({self.broken}): the last {count} rows that were "
-                "sent may not have been taken"
+                f"the connection to {source} at {self.address} broke ({text_of(self.broken)}): the last {count} rows "
+                "that were sent may not have been taken"
             )
         lost = f", and has not taken the last {count} rows that were sent" if count else ""
         return SourceError(f"{source} has ended: it takes no more rows{lost}")

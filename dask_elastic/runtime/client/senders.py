@@ -19,6 +19,7 @@ from dask_elastic.runtime.client.client_steps import ClientSteps, run_async
 from dask_elastic.runtime.client.deadline import NoAnswer, answered, deadline_of
 from dask_elastic.runtime.client.sender import Sender
 from dask_elastic.runtime.protocol.job_calls import FindSource
+from dask_elastic.runtime.protocol.remote_errors import text_of
 from dask_elastic.vocab.errors import ElasticError
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Senders:
         try:
             await run_async(self.client, sender.flush(CLOSE_SECONDS))
         except Exception as error:  # the client closes, or the process ends, in any case
-            logger.warning("rows sent to source %r of job %r may not have been taken: %s", source, job, error)
+            logger.warning("rows sent to source %r of job %r may not have been taken: %s", source, job, text_of(error))
 
     def flush_at_exit(self) -> None:
         """Flush in a process that ends without closing its client."""

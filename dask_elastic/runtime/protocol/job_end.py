@@ -45,7 +45,7 @@ def raise_for_end(described: JobDescription, waited: str) -> None:
     if described.error is None:
         # Not from None: the traceback shows the error that the program handles.
         raise error
-    raise error from load_error(described.error)
+    raise error from _loaded(described.error)
 
 
 def end_warning(described: JobDescription) -> str:
@@ -95,3 +95,11 @@ def _folder(described: JobDescription) -> str:
 
 def _reason(error: bytes | None) -> str:
     return "see the log of the scheduler" if error is None else error_text(error)
+
+
+def _loaded(data: bytes) -> BaseException:
+    """Return an error, or why it cannot be unpickled here, which the text of `JobFailed` says."""
+    try:
+        return load_error(data)
+    except Exception as problem:  # unpickling runs code of the error's class, which may raise anything
+        return problem

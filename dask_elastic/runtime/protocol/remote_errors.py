@@ -19,8 +19,11 @@ class Relayed(Exception):
     """
 
     def __init__(self, data: bytes):
-        super().__init__("an error of another process")
+        super().__init__(data)
         self.data = data
+
+    def __str__(self) -> str:
+        return error_text(self.data)
 
 
 def dump_error(error: BaseException) -> bytes:
@@ -31,7 +34,9 @@ def dump_error(error: BaseException) -> bytes:
         data: bytes = cloudpickle.dumps(error)
         pickle.loads(data)
     except Exception as reason:  # a user's class may fail to pickle in any way
-        data = pickle.dumps(JobFailed(f"{type(error).__name__}: {error} (the error itself cannot be sent: {reason!r})"))
+        kind, text = type(error).__name__, text_of(error)
+        said = text if text.startswith(kind) else f"{kind}: {text}"
+        data = pickle.dumps(JobFailed(f"{said} (the error itself cannot be sent: {reason!r})"))
     return data
 
 
@@ -52,4 +57,25 @@ def error_text(data: bytes) -> str:
         error = load_error(data)
     except Exception as problem:  # unpickling runs code of the error's class, which may raise anything
         return f"an error that cannot be unpickled here ({type(problem).__name__}: {problem})"
-    return str(error) or type(error).__name__
+    return text_of(error)
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error; the name of its class if it has none.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of this process, or as another one relays it.
+
+    Examples
+    --------
+    >>> text_of(ValueError("a delay of -5")), text_of(TimeoutError())
+    ('a delay of -5', 'TimeoutError')
+    """
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception as problem:  # a user's class may raise anything
+        return f"{kind}, whose text cannot be made: {type(problem).__name__}"
+    return text if text.strip() else kind

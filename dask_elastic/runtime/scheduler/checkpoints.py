@@ -22,7 +22,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import ExecutorPart
 from dask_elastic.runtime.protocol.job_spec import ComputeSummary, JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.scheduler.checkpoint_folders import complete, in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -370,9 +370,8 @@ def _executor_parts(operator: str, found: dict[int, Pickled | None]) -> list[Exe
 
 def _text(error: Exception) -> str:
     """Return what an error says, which is the same whether the scheduler or a worker could not write."""
-    if isinstance(error, Relayed):
-        return error_text(error.data)
-    return str(error) if isinstance(error, ElasticError) else f"{type(error).__name__}: {error}"
+    told = text_of(error)
+    return told if isinstance(error, ElasticError | Relayed) else f"{type(error).__name__}: {told}"
 
 
 def taken_by(record: JobRecord) -> JobCheckpoints:

@@ -23,7 +23,7 @@ from dask_elastic.runtime.protocol.codec import Payload
 from dask_elastic.runtime.protocol.job_description import ControlView
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error, text_of
 from dask_elastic.runtime.scheduler.cluster.occupant import occupants
 from dask_elastic.runtime.scheduler.control.decision_texts import decisions_text, recording_text
 from dask_elastic.runtime.scheduler.control.published_decisions import PublishedDecisions
@@ -294,7 +294,7 @@ class ControlDriver:
                 before, after = (_by_node(record, snapshot, cores) for cores in (change.before, change.after))
                 await self._enact(record, change, before, after)
         except (ElasticError, Relayed) as error:
-            cause = cause_of(error)
+            cause = text_of(error)
             # What was decided about a job that has restarted or ended meanwhile is of no use: nothing is wrong.
             found = self.cores.jobs.get(change.job)
             holds = found is not None and found.live and found.runs(change.generation)

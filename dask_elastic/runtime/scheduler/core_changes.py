@@ -9,7 +9,7 @@ from typing import Any
 from dask_elastic.planning.new_home import SlotUse, following_cores
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.scheduler.cluster.occupant import occupants
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -110,7 +110,7 @@ class CoreChanges:
             await self._enact(record, key, self._of_number(record, key, given))
         except (ElasticError, Relayed) as error:
             what = "job %r: %s[%d] has other cores than a user set: %s"
-            logger.warning(what, record.name, operator, index, cause_of(error))
+            logger.warning(what, record.name, operator, index, text_of(error))
 
     def _wanted(self, record: JobRecord, key: ExecutorKey, cores: Any) -> dict[int, int]:
         if isinstance(cores, dict):

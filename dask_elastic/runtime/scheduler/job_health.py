@@ -13,7 +13,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import JobEvent
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error, text_of
 from dask_elastic.runtime.protocol.reports import Fate, Report, ReportAnswer, StalledCall, Suspects
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord, Suspect, lease_seconds
@@ -340,7 +340,7 @@ class JobHealth:
         self._fail_move(record, f"key groups of {operator!r}", error)
 
     def _fail_move(self, record: JobRecord, what: str, error: Exception) -> None:
-        text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+        text = text_of(error)
         loss = NodeLost(f"{what} of job {record.name!r} could not be moved: {text}")
         if self.restarts.can(record):
             self.spawn(record, "its restart", self._restart(record, loss))

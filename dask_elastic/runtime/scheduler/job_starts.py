@@ -24,7 +24,7 @@ from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import RESOURCE, CheckpointPlan, JobSpec
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, text_of
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, open_checkpoints
 from dask_elastic.runtime.scheduler.groups.job_groups import JobGroups
 from dask_elastic.runtime.scheduler.groups.saved_groups import with_saved_groups
@@ -203,7 +203,7 @@ class JobStarts:
             except BaseException as error:
                 started = isinstance(error, Exception) and record.status is not Status.STARTING
                 if started and await is_over(record, generation, isinstance(error, NodeLost)):
-                    text = error_text(dump_error(error))
+                    text = text_of(error)
                     logger.warning("job %r has restarted while its sources started: %s", call.name, text)
                     return record
                 await self._discard(record, replaced, error)

@@ -14,7 +14,7 @@ from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.background_tasks import BackgroundTasks
 from dask_elastic.runtime.protocol.calls import A, Call, Version
 from dask_elastic.runtime.protocol.job_spec import JobGeneration, JobSpec
-from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.scheduler.cluster.occupant import Occupant, occupants
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import ExecutorKey, JobRecord
@@ -239,7 +239,7 @@ class Membership:
             raise PlanningError(f"job {record.name!r} has changed meanwhile")
 
     def _put_off(self, record: JobRecord, addresses: list[str], error: E) -> E:
-        cause = cause_of(error)
+        cause = text_of(error)
         logger.warning("job %r: %s could not join: %s", record.name, ", ".join(addresses), cause)
         # What comes to the address of a worker that has left is another worker.
         for address in filter(self.workers.__contains__, addresses):
@@ -319,7 +319,7 @@ class Membership:
         try:
             await self._announce(record, spec)
         except (ElasticError, Relayed) as error:
-            logger.warning("job %r: not every node knows that %s: %s", record.name, what, cause_of(error))
+            logger.warning("job %r: not every node knows that %s: %s", record.name, what, text_of(error))
 
     async def _replace_cores(self, record: JobRecord, key: ExecutorKey, node: int) -> None:
         generation = record.spec.generation

@@ -17,6 +17,7 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import note_ended
 from dask_elastic.runtime.protocol import part_calls
 from dask_elastic.runtime.protocol.part_calls import PartCall
+from dask_elastic.runtime.protocol.remote_errors import text_of
 from dask_elastic.runtime.protocol.reports import report_seconds
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
@@ -223,7 +224,7 @@ class PartEnds:
         try:
             answer = await self.calls.one(address, call)
         except Exception as error:  # whatever it is, the part counts as running
-            logger.warning("job %r: %s of %s: %s", record.name, call.operation, address, error)
+            logger.warning("job %r: %s of %s: %s", record.name, call.operation, address, text_of(error))
             return
         leases.end(node)
         if record.checkpoints is not None and isinstance(call, part_calls.End):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.protocol.job_status import JobEvent, Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, error_text, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error, load_error, text_of
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread, next_generation, next_start
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -133,9 +133,9 @@ class Restarts:
             if not planned and state.attempts >= attempts:
                 return _given_up(record, error)
             left = tuple(sorted({*lost, *self._absent(record)}))
-            attempt = JobRestart(time.time(), None, state.newest, _text(error), left, planned)
+            attempt = JobRestart(time.time(), None, state.newest, text_of(error), left, planned)
             level = logging.INFO if planned else logging.WARNING
-            logger.log(level, "job %r restarts from checkpoint %d: %s", record.name, state.newest, _text(error))
+            logger.log(level, "job %r restarts from checkpoint %d: %s", record.name, state.newest, text_of(error))
             record.change(JobEvent.RESTART)
             await self._end_generation(record, lost)
             await record.ended(_wait(state.attempts))
@@ -189,7 +189,8 @@ class Restarts:
             else "There is no earlier one: submit the job again with another folder."
         )
         return CheckpointError(
-            f"job {record.name!r} cannot restart, because checkpoint {state.newest} is damaged: {_text(error)} {advice}"
+            f"job {record.name!r} cannot restart, because checkpoint {state.newest} is damaged: {text_of(error)} "
+            f"{advice}"
         )
 
     def _absent(self, record: JobRecord) -> list[str]:
@@ -255,7 +256,8 @@ def _given_up(record: JobRecord, error: ElasticError | Relayed) -> NodeLost:
     assert state is not None, "only jobs with checkpoints are restarted"
     return NodeLost(
         f"job {record.name!r} was restarted {state.attempts} times from checkpoint {state.newest} without a new "
-        f"checkpoint: {_text(error)} Restart it from there with dask_elastic.resume({shown_url(state.url)!r}, client)."
+        f"checkpoint: {text_of(error)} Restart it from there with dask_elastic.resume({shown_url(state.url)!r}, "
+        "client)."
     )
 
 
@@ -271,7 +273,3 @@ def _is_damage(error: ElasticError | Relayed) -> bool:
 
 def _wait(attempts: int) -> float:
     return 0.0 if attempts == 0 else min(FIRST_WAIT * 2 ** (attempts - 1), LONGEST_WAIT)
-
-
-def _text(error: ElasticError | Relayed) -> str:
-    return error_text(error.data) if isinstance(error, Relayed) else str(error)

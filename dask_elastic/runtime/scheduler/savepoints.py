@@ -19,7 +19,7 @@ from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.checkpoint_parts import SourcePosition
 from dask_elastic.runtime.protocol.job_spec import JobSpec
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.scheduler.checkpoint_folders import in_thread
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints, take_committed, taken_by
 from dask_elastic.runtime.scheduler.job_checkpoints import JobCheckpoints
@@ -144,7 +144,7 @@ class Savepoints:
             if record.live and not (record.status is Status.RUNNING and record.runs(generation)):
                 state.held = False
                 return False
-            text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+            text = text_of(error)
             raise CheckpointError(
                 f"job {record.name!r} continues: sources could not stop accepting rows, which the savepoint would "
                 f"lack: {text}. Try again."

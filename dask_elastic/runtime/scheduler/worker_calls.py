@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dask_elastic.runtime.protocol.calls import A, Call, Version, is_reply, message_of, read_answer
 from dask_elastic.runtime.protocol.concurrent_calls import all_of
 from dask_elastic.runtime.protocol.part_calls import PartCall
-from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error, text_of
 from dask_elastic.vocab.errors import ElasticError, JobEnded, NodeLost, UnknownJob
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class WorkerCalls:
         try:
             reply = await self._reply_unless_hung(address, call)
         except (TimeoutError, OSError) as error:
-            raise NodeLost(f"worker {address} does not answer {call.operation!r}: {error}") from error
+            raise NodeLost(f"worker {address} does not answer {call.operation!r}: {text_of(error)}") from error
         if not is_reply(reply):
             raise NotHosting(f"worker {address} is closing, or does not host dask_elastic")
         if "error" in reply:
@@ -191,7 +191,7 @@ class WorkerCalls:
         present = [address for address in record.addresses if self.present(address)]
         for result in await asyncio.gather(*(self.one(a, call) for a in present), return_exceptions=True):
             if isinstance(result, BaseException):
-                logger.warning("job %r: %s: %s", record.name, call.operation, result)
+                logger.warning("job %r: %s: %s", record.name, call.operation, text_of(result))
 
 
 def _relays(error: Relayed, kind: type[ElasticError]) -> bool:

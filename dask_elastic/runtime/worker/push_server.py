@@ -284,4 +284,5 @@ class Inlet:
 
 def _check_runs(job_part: JobPart, job: str) -> None:
     if job_part.ended:
-        raise job_part.error or JobEnded(f"job {job!r} has ended: it takes no more rows. Submit it again.")
+        ended = JobEnded(f"job {job!r} has ended: it takes no more rows. Submit it again.")
+        raise ended if job_part.error is None else job_part.error

@@ -225,7 +225,7 @@ def test_loss_of_either_home_during_the_move_fails_a_job_without_checkpoints(job
 def test_unknown_failure_of_a_move_fails_a_job_without_checkpoints(job):
     async def test(coordinator, scheduler, record):
         scheduler.answers["a", MoveHome] = ProtocolError("a fence came back twice")
-        with pytest.raises(Exception, match="another process"):
+        with pytest.raises(Exception, match="a fence came back twice"):
             await coordinator.homes.move_executor(MOVE)
         assert record.status is Status.FAILED
         error = str(load_error(record.error))
@@ -257,7 +257,7 @@ def test_part_that_has_ended_and_does_not_report_why_fails_the_job(job, monkeypa
 
     async def test(coordinator, scheduler, record):
         scheduler.answers["a", MoveHome] = JobEnded("job 'job' ended while op0[0] moved")
-        with pytest.raises(Exception, match="another process"):
+        with pytest.raises(Exception, match=r"ended while op0\[0\] moved"):
             await coordinator.homes.move_executor(MOVE)
         assert "could not be moved: job 'job' ended while op0[0] moved" in str(load_error(record.error))
 

@@ -17,6 +17,7 @@ from dask_elastic.migration.strategy import MERGING, check_group_strategy, check
 from dask_elastic.runtime.config.job_options import DURABILITY, job_options
 from dask_elastic.runtime.protocol.job_calls import Submit
 from dask_elastic.runtime.protocol.job_spec import ELASTIC, RESOURCE, ComponentSummary, ComputeSummary, JobOptions
+from dask_elastic.runtime.protocol.remote_errors import text_of
 from dask_elastic.runtime.protocol.tables import table_bytes
 from dask_elastic.state.results import empty_state
 from dask_elastic.topology.checks.chain_check import check_chains
@@ -268,13 +269,13 @@ def pickle_components(components: tuple[Component, ...]) -> bytes:
 def _blamed(components: tuple[Component, ...], error: Exception) -> SubmitError:
     for component in components:
         for operator in _operators(component):
-            if _picklable(operator) is None:
+            if (problem := _picklable(operator)) is None:
                 continue
             where = _variable(operator) or ""
-            reason = re.sub(r"\s+", " ", str(_picklable(operator) or error))
+            reason = re.sub(r"\s+", " ", text_of(problem))
             hint = "Create it inside the function, or pass what it is made from."
             return SubmitError(f"operator {operator.name!r} cannot be sent to the workers:{where} {reason}. {hint}")
-    return SubmitError(f"the topology cannot be sent to the workers: {error}")
+    return SubmitError(f"the topology cannot be sent to the workers: {text_of(error)}")
 
 
 def _operators(component: Component) -> list[Any]:

@@ -10,6 +10,7 @@ import dask.config
 from distributed.comm.core import CommClosedError
 
 from dask_elastic.runtime.client.call import check_connected, scheduler_lost
+from dask_elastic.runtime.protocol.remote_errors import text_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,7 +52,7 @@ class Installation:
         try:
             return step()
         except CommClosedError as error:
-            raise scheduler_lost(self._client, error) from error
+            raise scheduler_lost(self._client, text_of(error)) from error
 
 
 def install(client: Client) -> None:

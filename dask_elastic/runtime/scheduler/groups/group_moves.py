@@ -33,7 +33,7 @@ from dask_elastic.runtime.protocol.group_calls import GroupsMoved, MovedGroups
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.part_calls import PartCall
-from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.job_record import JobRecord
 from dask_elastic.runtime.scheduler.job_table import JobTable
@@ -168,7 +168,7 @@ class GroupMoves:
             move.ask(nodes)
             answers = await self._asked(record, move, nodes, _call(record, move, action))
             if errors := [answer for answer in answers if isinstance(answer, BaseException)]:
-                reason = reason or _text(errors[0])
+                reason = reason or text_of(errors[0])
             done = [answer for answer in answers if isinstance(answer, GroupsMoved)]
             nbytes += sum(one.nbytes for one in done)
             paused_bytes += sum(one.paused_bytes for one in done)
@@ -276,12 +276,3 @@ def _gone(record: JobRecord) -> ElasticError:
     return PlanningError(
         f"job {record.name!r} was restarted while key groups moved: look where they are, then try again"
     )
-
-
-def _text(error: BaseException) -> str:
-    if not isinstance(error, Relayed):
-        return str(error)
-    try:
-        return str(load_error(error.data))
-    except Exception:  # loading an object of user code may raise any exception
-        return error_text(error.data)

@@ -23,7 +23,7 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.home_calls import CancelHome, CopyHome, HomeMoved, MoveHome, PrepareHome
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of, load_error
+from dask_elastic.runtime.protocol.remote_errors import Relayed, load_error, text_of
 from dask_elastic.runtime.scheduler.checkpoints import Checkpoints
 from dask_elastic.runtime.scheduler.core_changes import CoreChanges, homes
 from dask_elastic.runtime.scheduler.homes.job_homes import MovingHome
@@ -117,7 +117,7 @@ class HomeMoves:
             _check(record)
             self._check_worker(record, address)
             if address not in record.spec.nodes:
-                why = "it has left again" if error is None else cause_of(error)
+                why = "it has left again" if error is None else text_of(error)
                 raise MoveRefused(
                     f"worker {address} could not join job {record.name!r}: {why}. See its log, then try again."
                 )
@@ -172,8 +172,8 @@ class HomeMoves:
             if not record.live or not record.runs(generation):
                 raise _gone(record) from error
             if isinstance(error, Relayed):
-                cause = load_error(error.data)
-                raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {cause}") from error
+                text = text_of(error)
+                raise MoveRefused(f"{moving.executor} of job {record.name!r} stays on {source}: {text}") from error
             raise
         if not record.live or not record.runs(generation):
             raise _gone(record)
@@ -233,8 +233,8 @@ class HomeMoves:
         try:
             await unless_over(record, self.calls.one(target, call), _gone)
         except Relayed as error:
-            cause = load_error(error.data)
-            raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {cause}") from error
+            text = text_of(error)
+            raise MoveRefused(f"worker {target} cannot be the home of {moving.executor}: {text}") from error
         if not record.runs(call.generation) or not record.live:
             raise _gone(record)
         # From here to the call of the old home nothing else runs on the event loop.
@@ -273,7 +273,7 @@ class HomeMoves:
         try:
             await self.cores.give(record, key, wanted)
         except (ElasticError, Relayed) as error:
-            cause = cause_of(error)
+            cause = text_of(error)
             logger.warning("job %r: %s has other cores than before it moved: %s", record.name, moving.executor, cause)
 
     async def _take_report(self, record: JobRecord, node: int, generation: int) -> None:

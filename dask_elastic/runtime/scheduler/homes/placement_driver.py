@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dask_elastic.control.placement.move_rates import MeasuredMoves
 from dask_elastic.control.placement.move_reason import move_reason
 from dask_elastic.planning.turns import in_turns
-from dask_elastic.runtime.protocol.remote_errors import cause_of
+from dask_elastic.runtime.protocol.remote_errors import text_of
 from dask_elastic.runtime.scheduler.control.periodic_planning import FAILURES, PeriodicPlanning
 from dask_elastic.runtime.scheduler.control_driver import ControlDriver
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
@@ -189,7 +189,7 @@ class PlacementDriver(PeriodicPlanning):
             except FAILURES as error:
                 if not record.live or not record.runs(generation):
                     return
-                cause = cause_of(error)
+                cause = text_of(error)
                 logger.warning("job %r: %s stays: %s", record.name, one.change.executor, cause)
                 self._tell(record, [one], f"{one.reason} It could not be carried out: {cause}")
                 return

@@ -15,7 +15,7 @@ from dask_elastic.planning.new_home import HomeCandidate, new_home
 from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_status import Status
-from dask_elastic.runtime.protocol.remote_errors import Relayed, error_text
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.scheduler.homes.home_moves import HomeMoves, hindrance
 from dask_elastic.runtime.scheduler.homes.planned_restarts import PlannedRestarts, fixed_at, obstacle
 from dask_elastic.runtime.scheduler.job_queries import is_over
@@ -147,7 +147,7 @@ class Retirement:
             await self.retire(job_calls.Retire(leaving, self.timeout))
         except (ElasticError, Relayed, OSError, TimeoutError) as error:
             self.keep(set(leaving) - before)
-            text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+            text = text_of(error)
             kept |= dict.fromkeys(leaving, text)
         return kept
 
@@ -240,7 +240,7 @@ class Retirement:
                 failures += 1
                 if failures == ATTEMPTS and record.live:
                     raise
-                text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+                text = text_of(error)
                 logger.warning("job %r: %s is at home on a worker that is to leave: %s", record.name, left[0], text)
                 await record.ended(RETRY_SECONDS)
 
@@ -358,7 +358,7 @@ def _seconds_to(deadline: float) -> float | None:
 
 def _moved(job: str, executor: ExecutorId, moving: asyncio.Future[Any]) -> None:
     if not moving.cancelled() and (error := moving.exception()) is not None:
-        text = error_text(error.data) if isinstance(error, Relayed) else str(error)
+        text = text_of(error)
         logger.warning("job %r: %s stays on a worker that was to leave: %s", job, executor, text)
 
 

@@ -17,7 +17,7 @@ from dask_elastic.runtime.protocol import job_calls, part_calls
 from dask_elastic.runtime.protocol.calls import HandledCall
 from dask_elastic.runtime.protocol.job_description import SharingStatus
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
-from dask_elastic.runtime.protocol.remote_errors import Relayed, cause_of
+from dask_elastic.runtime.protocol.remote_errors import Relayed, text_of
 from dask_elastic.runtime.protocol.reports import ExecutorReport
 from dask_elastic.runtime.scheduler.core_changes import homes
 from dask_elastic.runtime.scheduler.job_record import JobRecord
@@ -135,7 +135,7 @@ class SharingChanges:
             try:
                 await self._change(record, windowing, status, status.partials, status.reason, lacking)
             except (ElasticError, Relayed) as error:
-                cause = cause_of(error)
+                cause = text_of(error)
                 logger.warning("job %r: %s lacks %s in part: %s", record.name, operator, status.partials, cause)
 
     async def _look_at(self, record: JobRecord, operator: str, windowing: Windowing) -> None:
@@ -156,7 +156,7 @@ class SharingChanges:
             try:
                 record.sharing[operator] = await self._change(record, windowing, status, choice.partials, choice.reason)
             except (ElasticError, Relayed) as error:
-                cause = cause_of(error)
+                cause = text_of(error)
                 logger.warning("job %r: %s keeps its %s: %s", record.name, operator, status.partials, cause)
 
     async def _change(

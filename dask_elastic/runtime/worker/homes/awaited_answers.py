@@ -42,12 +42,12 @@ class AwaitedAnswers:
         try:
             return calling.result()
         except CancelledError:
-            raise (self.error or CancelledError()) from None
+            raise (CancelledError() if self.error is None else self.error) from None
 
     def end(self, error: Exception) -> None:
         """Wait no more; the first error counts."""
         with self._lock:
-            self.error = self.error or error
+            self.error = error if self.error is None else self.error
             calling = self._calling
         if calling is not None:
             calling.cancel()
