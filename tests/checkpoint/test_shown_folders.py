@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import dask_elastic as de
 from dask_elastic.checkpoint.catalog import Catalog
@@ -45,7 +47,18 @@ SHOWN = "memory://user:***@host/checkpoints"
         ("no way to sftp://user:12ab c@host/a, or b@c", "no way to sftp://user:***@host/a, or b@c"),
         ("sftp://user:12 34@host/a", "sftp://user:***@host/a"),
         ("simplecache::sftp://user:it's se/c ret@host/a", "simplecache::sftp://user:***@host/a"),
+        ("no way to sftp://user:it's se cret@host/a: b@c", "no way to sftp://user:***@host/a: b@c"),
+        ("no way to 'sftp://user:\"se cr'et@host/a'", "no way to 'sftp://user:***@host/a'"),
+        ("sftp://user:it's se cret@host is down, ask a@b", "sftp://user:***@host is down, ask a@b"),
+        ("sftp://user:12 34@host", "sftp://user:***@host"),
         ("no way to tcp://host:8786 or a@b", "no way to tcp://host:8786 or a@b"),
+        ("tcp://host:8786 has left, ask a@b", "tcp://host:8786 has left, ask a@b"),
+        ("tls://host:8786: refused by a@b", "tls://host:8786: refused by a@b"),
+        ("https://host:443 is down, ask a@b", "https://host:443 is down, ask a@b"),
+        ("postgresql://host:5432: refused, ask a@b", "postgresql://host:5432: refused, ask a@b"),
+        ("postgresql://host:5432 is down, ask a@b or c", "postgresql://host:5432 is down, ask a@b or c"),
+        ("tcp://host:8786' or 'a@b'", "tcp://host:8786' or 'a@b'"),
+        ("'tcp://host:8786' or 'a@b'", "'tcp://host:8786' or 'a@b'"),
         ("no way to tcp://host:8786: a@b", "no way to tcp://host:8786: a@b"),
         ("host=h password='se cret' user=u", "host=h password=*** user=u"),
         (r"host=h password='it\'s se cret'", "host=h password=***"),
@@ -67,6 +80,37 @@ SHOWN = "memory://user:***@host/checkpoints"
 )
 def test_only_passwords_are_hidden(url, shown):
     assert shown_url(url) == shown
+
+
+TEXTS = st.text("ab :,'\".", max_size=12)
+"""What messages have beside URLs."""
+
+PASSWORDS = st.text("xyz01 '\"%:;,.-_!", min_size=1, max_size=12).map("Q".__add__)
+"""With a letter first: digits could be a port."""
+
+
+@given(before=TEXTS, password=PASSWORDS, host=st.sampled_from(["host", "host:22", "[::1]:22"]), after=TEXTS)
+@example(before="", password="Q' 0", host="host", after=" a")
+def test_password_is_hidden_anywhere_in_a_text_which_else_stays(before, password, host, after):
+    text = f"{before} sftp://user:{{}}@{host}/a{after} b@c"
+    assert shown_url(text.format(password)) == text.format("***")
+
+
+@given(
+    scheme=st.sampled_from(["tcp", "tls", "ws", "http", "https"]),
+    before=st.sampled_from(["", "'", "no way to "]),
+    separator=st.sampled_from([" ", ": ", ", ", "; ", ". ", ") ", "' ", "/ "]),
+    text=TEXTS,
+)
+def test_text_behind_an_address_stays(scheme, before, separator, text):
+    told = f"{before}{scheme}://host:8786{separator}{text} a@b"
+    assert shown_url(told) == told
+
+
+@given(st.text("aQ0:/@ '\"?=,", max_size=30), st.sampled_from(["", "see "]))
+def test_text_that_is_shown_has_nothing_more_to_hide(rest, before):
+    shown = shown_url(f"{before}sftp://user:{rest}")
+    assert shown_url(shown) == shown
 
 
 def traced(raised):

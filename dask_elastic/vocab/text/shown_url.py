@@ -8,20 +8,32 @@ _USER = r"""(?<!\bgit)(?<!\bgithub)  # of which a repository follows the colon
     (://[^/?#@:\s'"[]*:)
     (?!\d*[?#])  # a port
 """
+_NO_PORT = r"""(?!\d+[,;:.)'"]|\d*(?:[\s/]|$))"""
+_WORD = r"""(?:[^/\s'"]|['"](?!,))"""  # A quote with a comma ends a URL in a list.
 _PASSWORD = re.compile(
     rf"""{_USER}
-    (?: (?:[^/\s'"]|['"](?!,))+  # a quote with a comma ends a URL in a list
-      | (?!\d*/)(?:(?!://)[^\s'"])+?  # no port, so a password with a slash, which should be %2F
-      | (?!\d*(?:[\s,;:.)]|$))[^/'"\n]+?  # nor is this, so a password with a blank
-    )@""",
+    (?: {_WORD}+@
+      | (?:(?!\d*/)(?:(?!://)[^\s'"@])+  # no port, so a password with a slash, which should be %2F
+        | {_NO_PORT}[^/\n@]+  # so a password with a blank, and perhaps quotes
+        )@(?:{_WORD}*@)?
+    )""",
     re.VERBOSE,
 )
 _WHOLE = re.compile(
-    rf"""\A((?:[\w+.-]+::)*[\w+.-]+){_USER}(?!\d*(?:/|\Z))
-    (?: [^/\n]+ | (?:(?!://)[^\n])+? )@""",
+    rf"""\A((?:[\w+.-]+::)*[\w+.-]+){_USER}
+    (?: {_NO_PORT}(?:(?!://)[^\n@])+@(?:{_WORD}*@)?
+      | (?!\d*(?:/|\Z)) (?!\d+[,;:.)]\s) [^/\n]+?@(?=[^@/\s]*(?:/|\Z))
+      | \d [^/\n]+?@(?=[^@/\s]*/)
+    )""",
     re.VERBOSE,
 )
-"""A text that begins with a URL, whose password may have blanks and quotes, and blanks behind digits."""
+"""A text that begins with a URL, whose password may have slashes beside blanks.
+
+If the text is a URL as a whole, as far as its host, the password may have blanks behind digits, too.
+"""
+
+_ADDRESS = re.compile(r"""\A(?:tcp|tls|ucx|inproc|wss?|https?)://[^/?#@:\s'"[]*:\d+(?:[,;:.)]*\s|['"])""")
+"""A text that begins with an address: the digits are its port, whatever follows."""
 
 _TOKEN = re.compile(r"(\bhttps?://)[^/?#@:\s'\"]+@")
 _SECRET = r"[^=?&\s/]*(?:password|passwd|secret|token|api_?key|access_?key|account_?key|sig|signature)"
@@ -73,6 +85,6 @@ def shown_url(text: object) -> str:
     """
     given = str(text)
     shown = _PASSWORD.sub(r"\1***@", given)
-    if shown == given:
+    if shown == given and not _ADDRESS.match(given):
         shown = _WHOLE.sub(r"\1\2***@", given)
     return _PARAMETER.sub(r"\1***", _QUOTED.sub(r"\1***", _TOKEN.sub(r"\1***@", shown)))
