@@ -28,11 +28,18 @@ def start(job: Submit, client: Client, installation: Installation | None = None)
         The registration of the plugins, if it has begun.
     """
     (installation or Installation(client)).finish()
-    started = call_scheduler(client, job)
+    try:
+        started = call_scheduler(client, job)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(
+            f"Job {job.name!r} may start nevertheless: dask_elastic.job({job.name!r}) finds it then, and its stop() "
+            "ends it."
+        )
+        raise
     if started.silent:
         left_out = " and ".join(started.silent)
         warnings.warn(
-            f"job {started.name!r} runs without {left_out}: no answer; it joins when it answers", stacklevel=2
+            f"job {started.name!r} runs without {left_out}: no answer; it joins when it answers", stacklevel=3
         )
     drop(client, started.name)
     return Job(started.name, client)
