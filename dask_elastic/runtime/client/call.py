@@ -131,6 +131,18 @@ def check_connected(client: Client) -> None:
         raise scheduler_lost(client, f"the client is {client.status}")
 
 
+def check_open(client: Client) -> None:
+    """Raise if a client is closed, so that its event loop takes nothing more.
+
+    Raises
+    ------
+    SchedulerLost
+        If it is.
+    """
+    if client.status == "closed":
+        raise scheduler_lost(client, "the client is closed")
+
+
 @contextlib.contextmanager
 def flushing(client: Client) -> Iterator[None]:
     """Let a client that is closing call its scheduler as long as the connection is open.

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_elastic.runtime.client.call import check_blocking
+from dask_elastic.runtime.client.call import check_blocking, check_open
 from dask_elastic.runtime.client.outlet import Waiter
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def run_blocking(client: Client, steps: ClientSteps) -> None:
 
     def wait(step: ClientStep) -> Any:
         if not isinstance(step, TimedWait):
+            check_open(client)
             check_blocking(client)
             return client.sync(step)
         try:
@@ -83,6 +84,7 @@ async def _wait(client: Client, step: ClientStep) -> Any:
         except TimeoutError:
             return False
         return True
+    check_open(client)
     loop = client.loop.asyncio_loop
     if loop is asyncio.get_running_loop():
         return await step()

@@ -136,7 +136,7 @@ class Sender:
             rows = sum(batch.num_rows for batch in batches)
             raise unsent(error, self._where, f"{done} of {rows} rows were sent", timeout or 0.0) from error
         if wait:
-            yield from self.flush(timeout)
+            yield from self.flush(timeout, deadline)
 
     def _send_one(
         self,
@@ -178,8 +178,15 @@ class Sender:
                 return
             yield from self._wait(waiter, deadline)
 
-    def flush(self, timeout: float | None) -> ClientSteps:
+    def flush(self, timeout: float | None, deadline: float | None = None) -> ClientSteps:
         """Wait until the source has all rows that were sent before.
+
+        Parameters
+        ----------
+        timeout : float or None
+            Seconds that the caller gives.
+        deadline : float or None
+            When they are over, by the monotonic clock, if they have begun before.
 
         Raises
         ------
@@ -188,7 +195,7 @@ class Sender:
         ElasticError
             If it takes no more rows.
         """
-        deadline = deadline_of(timeout)
+        deadline = deadline_of(timeout) if deadline is None else deadline
         if (unacknowledged := self._unacknowledged) is not None:
             yield from self._await_acknowledged(unacknowledged, unacknowledged.newest, deadline, timeout)
             return

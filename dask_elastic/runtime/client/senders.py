@@ -125,7 +125,7 @@ class Senders:
         for (name, _), sender in list(self._senders.items()):
             if name == job:
                 try:
-                    yield from sender.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    yield from sender.flush(timeout, deadline)
                 except (ElasticError, TimeoutError) as error:
                     failed.append(error)
         if failed:

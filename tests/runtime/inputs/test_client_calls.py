@@ -196,7 +196,7 @@ def known(client, **fates):
     made, flushed = Senders(client), []
 
     def sender_of(source, fate):
-        def flush(timeout):
+        def flush(timeout, deadline):
             flushed.append(source)
             yield lambda: asyncio.sleep(0)
             if fate is not None:
@@ -228,3 +228,46 @@ def test_flush_awaits_every_source_and_tells_what_each_has_lost(client, fates, r
     assert flushed == [*fates]
     assert error.value is raised
     assert vars(raised).pop("__notes__", []) == notes
+
+
+def send_blocking(client, made):
+    run_blocking(client, made.send([ROWS], None, False, 0.1))
+
+
+def send_async(client, made):
+    asyncio.run(run_async(client, made.send([ROWS], None, False, 0.1)))
+
+
+@pytest.mark.parametrize("send", [send_blocking, send_async])
+def test_send_of_a_closed_client_tells_that_it_is_closed(client, send):
+    """Not the RuntimeError of its event loop, which is closed, too."""
+
+    def closed(function):
+        raise RuntimeError("IOLoop is closed")
+
+    client.status, client.sync = "closed", closed
+    loop = asyncio.new_event_loop()
+    loop.close()
+    client.loop = SimpleNamespace(asyncio_loop=loop)
+    with pytest.raises(SchedulerLost, match="the client is closed"):
+        send(client, Sender(client, "job", "rows"))
+
+
+def test_send_that_waits_has_one_timeout_for_room_and_for_the_source(client, monkeypatch):
+    """It had the timeout twice."""
+    made, deadlines = Sender(client, "job", "rows"), []
+
+    def send_one(part, schema, due, deadline, timeout):
+        deadlines.append(deadline)
+        yield lambda: asyncio.sleep(0)
+
+    def late(unacknowledged, sequence, deadline, timeout):
+        deadlines.append(deadline)
+        yield lambda: asyncio.sleep(0)
+
+    made._through_scheduler, made._unacknowledged = True, Unacknowledged()
+    monkeypatch.setattr(made, "_send_one", send_one)
+    monkeypatch.setattr(made, "_await_acknowledged", late)
+    run_blocking(client, made.send([ROWS], None, True, 30.0))
+    assert len(deadlines) == 2
+    assert deadlines[0] == deadlines[1]
