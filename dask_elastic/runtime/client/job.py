@@ -6,15 +6,13 @@ import os
 from html import escape
 from typing import TYPE_CHECKING, NoReturn
 
-from dask.utils import parse_timedelta
-
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.runtime.client.call import call_scheduler, checked_client
 from dask_elastic.runtime.client.dashboard_page import dashboard_page
 from dask_elastic.runtime.client.deadline import deadline_of
 from dask_elastic.runtime.client.job_card import card
 from dask_elastic.runtime.client.job_commands import JobCommands
-from dask_elastic.runtime.client.job_input import JobInput, seconds_of
+from dask_elastic.runtime.client.job_input import JobInput, seconds_between, seconds_of
 from dask_elastic.runtime.client.job_reader import JobReader
 from dask_elastic.runtime.client.job_view import summary
 from dask_elastic.runtime.client.live_card import show
@@ -234,8 +232,13 @@ class Job(JobInput, JobReader, JobCommands, WindowCommands):
         ----------
         every : float or str
             Time between two updates: seconds, or a duration such as ``"500ms"``.
+
+        Raises
+        ------
+        ValueError
+            If `every` is no duration above 0.
         """
-        seconds = float(parse_timedelta(every, default="s"))
+        seconds = seconds_between(every)
         page = dashboard_page(self.client, self.name)
         show(self._describe(), page, lambda left: self._noted(self._ask(job_calls.Wait(self.name, left))), seconds)
 

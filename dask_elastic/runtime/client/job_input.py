@@ -190,10 +190,28 @@ def seconds_of(timeout: float | str | None) -> float | None:
     """
     if timeout is None:
         return None
-    try:
-        seconds = parse_duration(timeout, "timeout")
-    except TopologyError as error:
-        raise ValueError(str(error)) from None
+    seconds = _parsed(timeout, "timeout")
     if not seconds >= 0:
         raise ValueError(f"timeout is {timeout!r}; give seconds from 0 on, a duration such as '30s', or None to wait")
     return seconds
+
+
+def seconds_between(every: float | str) -> float:
+    """Return the time between two updates in seconds.
+
+    Raises
+    ------
+    ValueError
+        When it is not a duration above 0.
+    """
+    seconds = _parsed(every, "every")
+    if not seconds > 0:
+        raise ValueError(f"every is {every!r}; give seconds above 0, or a duration such as '500ms'")
+    return seconds
+
+
+def _parsed(duration: float | str, name: str) -> float:
+    try:
+        return parse_duration(duration, name)
+    except TopologyError as error:
+        raise ValueError(str(error)) from None

@@ -12,7 +12,7 @@ from dask_elastic.runtime.client.call import call_scheduler
 from dask_elastic.runtime.client.state_frame import state_frame
 from dask_elastic.runtime.protocol.job_calls import State
 from dask_elastic.runtime.protocol.tables import first_rows, read_table, total_rows
-from dask_elastic.vocab.errors import StateError
+from dask_elastic.vocab.errors import ElasticError, StateError
 
 if TYPE_CHECKING:
     import dask.dataframe as dd
@@ -71,23 +71,32 @@ class JobState:
 
     def __repr__(self) -> str:
         title, rows = self._preview()
-        return f"{title}\n{rows.to_string(index=False, max_colwidth=WIDEST)}" if len(rows) else title
+        if rows is None or rows.empty:
+            return title
+        return f"{title}\n{rows.to_string(index=False, max_colwidth=WIDEST)}"
 
     def _repr_html_(self) -> str:
         import pandas as pd
 
         title, rows = self._preview()
+        if rows is None:
+            return f"<p>{escape(title)}</p>"
         with pd.option_context("display.max_colwidth", WIDEST):
             table = rows.to_html(index=False, border=0) if len(rows) else ""
         return f"<div><strong>{escape(title)}</strong>{table}</div>"
 
-    def _preview(self) -> tuple[str, pd.DataFrame]:
-        """Return a title and the first rows; the executors send no others."""
-        rows = self.head(SHOWN)
+    def _preview(self) -> tuple[str, pd.DataFrame | None]:
+        """Return a title and the first rows, the executors send no others; None for rows that cannot be read."""
+        name = f"State of {self.operator!r} in job {self._job!r}"
+        if self._client.asynchronous:  # its event loop cannot wait for the scheduler
+            return name, None
+        try:
+            rows = self.head(SHOWN)
+        except ElasticError as error:  # an interpreter shows it as often as it likes
+            return f"{name}: {error}", None
         total = total_rows(rows)
         shown = f", the first {SHOWN}" if total > SHOWN else ""
-        title = f"State of {self.operator!r} in job {self._job!r}: {total:,} key{'' if total == 1 else 's'}{shown}"
-        return title, rows.to_pandas()
+        return f"{name}: {total:,} key{'' if total == 1 else 's'}{shown}", rows.to_pandas()
 
     def head(self, rows: int = SHOWN) -> pa.Table:
         """Return some of the keys; the executors send no others.
