@@ -172,6 +172,9 @@ class Senders:
     async def _flush_one(self, job: str, source: str, sender: Sender) -> None:
         try:
             await run_async(self.client, sender.flush(CLOSE_SECONDS))
+        except asyncio.CancelledError:  # Dask, or the program, waits for the end of the client no longer
+            logger.warning("rows sent to source %r of job %r may not have been taken: no time was left", source, job)
+            raise
         except Exception as error:  # the client closes, or the process ends, in any case
             logger.warning("rows sent to source %r of job %r may not have been taken: %s", source, job, text_of(error))
 
@@ -237,7 +240,10 @@ _OPEN: weakref.WeakSet[Senders] = weakref.WeakSet()
 
 def _flush_all() -> None:
     for senders in list(_OPEN):
-        senders.flush_at_exit()
+        try:
+            senders.flush_at_exit()
+        except Exception as error:  # the process ends in any case, and others flush, too
+            logger.warning("rows that a client has sent may not have been taken: %s", text_of(error))
 
 
 # Dask's own function, which closes the clients, was registered earlier, so it is called later.

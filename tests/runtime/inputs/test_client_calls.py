@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from dask_elastic.runtime.client import deadline, sender, unacknowledged
+from dask_elastic.runtime.client import deadline, sender, senders, unacknowledged
 from dask_elastic.runtime.client.client_steps import run_async, run_blocking
 from dask_elastic.runtime.client.outlet import Waiter
 from dask_elastic.runtime.client.sender import Sender
@@ -222,9 +222,9 @@ LOST, LATE = SourceError("source 'a' has not taken the last 3 rows"), TimeoutErr
 )
 def test_flush_awaits_every_source_and_tells_what_each_has_lost(client, fates, raised, notes):
     """A drain, which goes on behind lost rows, would else lose those that another source has not taken yet."""
-    senders, flushed = known(client, **fates)
+    made, flushed = known(client, **fates)
     with pytest.raises(type(raised)) as error:
-        run_blocking(client, senders.flush("job", 5.0))
+        run_blocking(client, made.flush("job", 5.0))
     assert flushed == [*fates]
     assert error.value is raised
     assert vars(raised).pop("__notes__", []) == notes
@@ -271,3 +271,32 @@ def test_send_that_waits_has_one_timeout_for_room_and_for_the_source(client, mon
     run_blocking(client, made.send([ROWS], None, True, 30.0))
     assert len(deadlines) == 2
     assert deadlines[0] == deadlines[1]
+
+
+def test_closing_that_is_cancelled_tells_of_rows_that_may_be_lost(client, caplog):
+    """As of `client.close(timeout=...)`."""
+
+    async def close():
+        made = Senders(client)
+
+        def flush(timeout):
+            yield never
+
+        made._senders["job", "rows"] = SimpleNamespace(uncertain_rows=1, flush=flush, close=lambda: None)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(made.close(), 0.05)
+
+    client.sync(close)
+    assert "rows sent to source 'rows' of job 'job' may not have been taken" in caplog.text
+
+
+def test_client_that_cannot_flush_at_exit_does_not_keep_others_from_it(monkeypatch, caplog):
+    def refuse():
+        raise RuntimeError("IOLoop is closed")
+
+    flushed = []
+    known = [SimpleNamespace(flush_at_exit=one) for one in (refuse, lambda: flushed.append(1), refuse)]
+    monkeypatch.setattr(senders, "_OPEN", known)
+    senders._flush_all()
+    assert flushed == [1]
+    assert caplog.text.count("rows that a client has sent may not have been taken: IOLoop is closed") == 2
