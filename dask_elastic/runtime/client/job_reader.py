@@ -14,7 +14,7 @@ import pyarrow as pa
 from dask_elastic.control.recording import loads
 from dask_elastic.control.settings import ControlSettings
 from dask_elastic.runtime.client.data_frame import data_frame
-from dask_elastic.runtime.client.event_time_view import event_time_table, instants
+from dask_elastic.runtime.client.event_time_view import event_time_table
 from dask_elastic.runtime.client.job_state import JobState
 from dask_elastic.runtime.client.measures.backpressure import backpressure_sections
 from dask_elastic.runtime.client.measures.decisions_frame import decisions_frame
@@ -22,6 +22,7 @@ from dask_elastic.runtime.client.measures.job_measures import JobMeasures
 from dask_elastic.runtime.client.window_view import window_sections
 from dask_elastic.runtime.protocol import job_calls
 from dask_elastic.runtime.protocol.calls import B, Call
+from dask_elastic.runtime.protocol.job_description import ExecutorAssignment
 from dask_elastic.runtime.protocol.job_spec import RESOURCE
 from dask_elastic.runtime.protocol.tables import read_table
 from dask_elastic.topology.schema import stack_rows
@@ -61,24 +62,6 @@ class JobReader(JobMeasures):
         """
         return event_time_table(self._describe().event_times)
 
-    def stalled(self) -> pd.DataFrame:
-        """Return the calls of user code that have not returned for longer than the option ``stall_after``.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per thread, oldest call first. Columns: ``operator``, ``activity`` ("read", "process" or "write"),
-            ``worker`` (its address), ``since`` (when the call began, in UTC without a time zone), ``thread``,
-            ``frame`` (file, line and function of the innermost frame of user code). A source that waits that long for
-            its next rows is listed, too.
-        """
-        described = self._describe()
-        columns = ["operator", "activity", "worker", "since", "thread", "frame"]
-        rows = [{**call._asdict(), "worker": described.nodes[call.node]} for call in described.stalled]
-        table = data_frame(rows, columns)
-        table["since"] = instants(int(call.since * 1e6) for call in described.stalled)
-        return table
-
     def assignment(self) -> pd.DataFrame:
         """Return where tasks and shards are, one row per task.
 
@@ -88,9 +71,7 @@ class JobReader(JobMeasures):
             Columns: ``operator``, ``executor``, ``home`` and ``node`` (addresses), ``task``, ``remote``, ``shards``
             (a list of shard numbers).
         """
-        parts = self._ask(job_calls.Assignment(self.name))
-        # Read after the assignment: a worker may have joined in between.
-        nodes = self._describe().nodes
+        parts, nodes = self._assigned()
         rows = [
             {
                 "operator": part.operator,
@@ -106,6 +87,17 @@ class JobReader(JobMeasures):
         ]
         columns = ["operator", "executor", "home", "task", "node", "remote", "shards"]
         return data_frame(rows, columns).sort_values(["operator", "executor", "task"], ignore_index=True)
+
+    def _assigned(self) -> tuple[tuple[ExecutorAssignment, ...], tuple[str, ...]]:
+        """Return the assignment, and the address of each node of the same generation."""
+        before = self._describe()
+        while True:
+            parts = self._ask(job_calls.Assignment(self.name))
+            # Read after the assignment: a worker may have joined in between. A restart numbers the nodes anew.
+            after = self._describe()
+            if after.generation == before.generation:
+                return parts, after.nodes
+            before = after
 
     def moves(self) -> pd.DataFrame:
         """Return the newest finished shard moves, at most 1,000 per executor, in the order in which they ended.

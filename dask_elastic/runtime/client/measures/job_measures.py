@@ -1,4 +1,4 @@
-"""The measurements of a job: of executors, of computes that share tasks, and of rows between operators."""
+"""The measurements of a job: of executors, of computes that share tasks, of rows between operators, of user code."""
 
 from __future__ import annotations
 
@@ -73,6 +73,24 @@ class JobMeasures(ABC):
         table = data_frame(rows, columns)
         table["event_time"] = instants(part.event_time for part in described.executors)
         return table.sort_values(["operator", "executor"], ignore_index=True)
+
+    def stalled(self) -> pd.DataFrame:
+        """Return the calls of user code that have not returned for longer than the option ``stall_after``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per thread, oldest call first. Columns: ``operator``, ``activity`` ("read", "process" or "write"),
+            ``worker`` (its address), ``since`` (when the call began, in UTC without a time zone), ``thread``,
+            ``frame`` (file, line and function of the innermost frame of user code). A source that waits that long for
+            its next rows is listed, too.
+        """
+        described = self._describe()
+        columns = ["operator", "activity", "worker", "since", "thread", "frame"]
+        rows = [{**call._asdict(), "worker": described.nodes[call.node]} for call in described.stalled]
+        table = data_frame(rows, columns)
+        table["since"] = instants(int(call.since * 1e6) for call in described.stalled)
+        return table
 
     def computes(self) -> pd.DataFrame:
         """Return the newest measurements of computes that share tasks, one row per compute and executor.
