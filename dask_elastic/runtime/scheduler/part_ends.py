@@ -41,7 +41,10 @@ PARTS_SECONDS = 10.0
 written their last files, see `LAST_SECONDS`, and so has the scheduler."""
 
 NOTED_SECONDS = 1.0
-"""Seconds for which they last longer after that, until the folder says that the job has ended."""
+"""Seconds for which they last longer after that at least, until the folder says that the job has ended."""
+
+SETTLED_SECONDS = PARTS_SECONDS + NOTED_SECONDS
+"""Seconds for all of this, which storage that is slow may need for the end and for the deletion of old files."""
 
 SILENT_SECONDS = 2.0
 SILENT_REPORTS = 3
@@ -65,6 +68,7 @@ class PartEnds:
     def __init__(self, calls: WorkerCalls, committed: Callable[[str], Awaitable[None]]):
         self.calls = calls
         self._committed = committed
+        self._closing = False
         # Starts that call workers, of jobs that have not ended when they begin.
         self._starts: WeakKeyDictionary[JobRecord, set[asyncio.Future[None]]] = WeakKeyDictionary()
 
@@ -78,16 +82,20 @@ class PartEnds:
         str
             What has not answered, so that the folder may still change; the log has it, too. Empty otherwise.
         """
+        began, state = time.monotonic(), record.checkpoints
         unanswered = await self._await_parts(record)
-        state = record.checkpoints
         if state is None:
             return unanswered
+        seconds, now = NOTED_SECONDS, time.monotonic()
+        # The end of a job whose workers hang is noted when their leases are over.
+        if not (unanswered or self._closing or record.leases.held(now)):
+            seconds = max(seconds, SETTLED_SECONDS - (now - began))
         try:
-            async with asyncio.timeout(NOTED_SECONDS):
+            async with asyncio.timeout(seconds):
                 await state.end_noted.wait()
                 await state.quiet()
         except TimeoutError:
-            unanswered = unanswered or self._unanswered(record, state, NOTED_SECONDS)
+            unanswered = unanswered or self._unanswered(record, state, time.monotonic() - began)
         return unanswered
 
     async def _await_parts(self, record: JobRecord) -> str:
@@ -121,7 +129,7 @@ class PartEnds:
         starts = self._starts.get(record) or record.leases.held(time.monotonic())
         what = "its workers" if starts or state is None or not state.parts_ended.is_set() else "its storage"
         logger.warning(
-            "job %r: %s: no answer within %g s of its end%s",
+            "job %r: %s: no answer within %.1f s of its end%s",
             record.name, what, seconds, "" if state is None else f", and {shown_url(state.url)} may still change",
         )  # fmt: skip
         return what
@@ -148,7 +156,8 @@ class PartEnds:
             await asyncio.wait([*starts])
 
     def close(self) -> None:
-        """Let no end wait for a start any more, because the scheduler closes."""
+        """Let no end wait for a start any more, nor long for storage, because the scheduler closes."""
+        self._closing = True
         for starts in self._starts.values():
             for over in starts:
                 over.cancel()

@@ -119,7 +119,8 @@ def test_wait_for_a_finished_job_ends_by_its_timeout_while_the_storage_hangs(
 
 @pytest.mark.parametrize("end", ["wait", "stop"])
 def test_end_of_a_job_warns_of_a_folder_whose_storage_hangs(client, wait_until, monkeypatch, slow, tmp_path, end):
-    monkeypatch.setattr("dask_elastic.runtime.scheduler.part_ends.NOTED_SECONDS", 0.2)
+    for name in ("NOTED_SECONDS", "SETTLED_SECONDS"):
+        monkeypatch.setattr(f"dask_elastic.runtime.scheduler.part_ends.{name}", 0.2)
     slow.released.set()
     released = threading.Event()
 
