@@ -72,9 +72,11 @@ class RemoteFiles:
             raise
         except BaseException:
             # Some file systems keep what was written before the error. If the file cannot be deleted either, no
-            # manifest refers to it. Another process, or a later call, may have written its own file meanwhile.
+            # manifest refers to it. Another process, or a later call, may have written its own file meanwhile. A
+            # complete file stays: this may be long after the deadline, when the caller has found and used it.
             with suppress(OSError):
-                if contents.startswith(self._filesystem.cat_file(target)):
+                found = self._filesystem.cat_file(target)
+                if len(found) < len(contents) and contents.startswith(found):
                     self._filesystem.rm_file(target)
             raise
 

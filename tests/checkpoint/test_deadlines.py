@@ -6,12 +6,15 @@ import threading
 import time
 from types import SimpleNamespace
 
+import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_elastic.checkpoint import deadline, file_ref
 from dask_elastic.checkpoint.catalog import Catalog
 from dask_elastic.checkpoint.chain import Chain
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
@@ -21,6 +24,7 @@ from dask_elastic.runtime.protocol.checkpoint_calls import Acknowledge, Checkpoi
 from dask_elastic.runtime.protocol.job_spec import JobGeneration
 from dask_elastic.runtime.worker.checkpoint_keeper import CheckpointKeeper
 from dask_elastic.runtime.worker.job_threads import JobThreads
+from dask_elastic.vocab.epoch import EpochRecord
 from dask_elastic.vocab.errors import CheckpointError, StateDiskError
 from dask_elastic.vocab.identity import ExecutorId
 
@@ -81,6 +85,55 @@ def test_calls_that_never_return_are_bounded(tmp_path, monkeypatch, caplog):
     gate.set()
     wait_for(lambda: len(begun) == deadline.MOST_OVERDUE and storage_threads() == 0)
     assert hung.sizes("a") == {}
+
+
+class BelatedFileSystem(MemoryFileSystem):
+    """A file system that writes at once, and reports a failure only when a gate opens."""
+
+    protocol = "belated"
+    gate = threading.Event()
+
+    def pipe_file(self, path, value, mode="overwrite", **options):
+        super().pipe_file(path, value, mode=mode, **options)
+        self.gate.wait(20)
+        raise OSError("the connection was closed")
+
+
+fsspec.register_implementation("belated", BelatedFileSystem, clobber=True)
+
+
+def published(folder):
+    catalog = Catalog(folder)
+    catalog.publish(Manifest("delays", 1, 1, 0.0, 0.5, FileRef("t", 1, "crc32:0")))
+    return lambda: catalog.numbers() == [1]
+
+
+def committed(folder):
+    spool, record = EpochSpool(folder, "flights"), EpochRecord(1, "q", 0, 0, 0, ())
+    with pytest.raises(CheckpointError, match="has not answered"):
+        spool.append(record)
+    assert spool.contains(record)
+    return lambda: spool.records() == [record]
+
+
+@pytest.mark.parametrize("write", [published, committed])
+def test_file_that_was_read_back_stays_when_its_request_fails_later(write, monkeypatch):
+    """Sinks have committed the checkpoint by then, or Spark has forgotten the epoch."""
+    wait_for(lambda: storage_threads() == 0)
+    monkeypatch.setattr(BelatedFileSystem, "gate", threading.Event())
+    real = deadline._overdue.add
+
+    def add(storage, call):
+        real(storage, call)
+        # It is read back without haste, though perhaps on a busy machine.
+        monkeypatch.setattr(deadline, "SECONDS", 20)
+
+    monkeypatch.setattr(deadline._overdue, "add", add)
+    monkeypatch.setattr(deadline, "SECONDS", 0.05)
+    is_there = write(CheckpointFolder(f"belated://{write.__name__}"))
+    BelatedFileSystem.gate.set()
+    wait_for(lambda: storage_threads() == 0)
+    assert is_there()
 
 
 def test_large_file_has_more_time(monkeypatch):
