@@ -331,6 +331,40 @@ def test_epochs_are_not_committed_while_a_savepoint_is_copied(commits):
     assert len(durable.spool.records()) == 1
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_record_that_appears_while_a_savepoint_is_copied_is_no_commit_yet(commits, ends, monkeypatch):
+    """The savepoint may lack it: the records were listed before."""
+    commits, record = commits
+    record.status = Status.RUNNING
+    durable = record.checkpoints.ledgers["spark"]
+    call = CommitEpoch("job", 1, "first", "spark", "q", 0, STREAM, (staged(record, 0),), 0.0)
+    late = []
+
+    def append(found):
+        late.append(found)
+        raise CheckpointError("the storage has not answered within 30 s")
+
+    async def commit_again():
+        with monkeypatch.context() as patched:
+            patched.setattr(durable.spool, "append", append)
+            with pytest.raises(CheckpointError, match="has not answered"):
+                await commits.commit_epoch(call)
+        record.checkpoints.held = True
+        [found] = late
+        durable.spool.append(found)
+        ending = asyncio.ensure_future(commits.end(record, "spark")) if ends else None
+        for _ in range(10):
+            assert not await commits.commit_epoch(call)
+        assert durable.ledger.epochs == 0
+        record.checkpoints.held = False
+        if ending is not None:
+            await ending
+        assert await commits.commit_epoch(call)
+        assert durable.ledger.epochs == 1
+
+    asyncio.run(commit_again())
+
+
 def test_end_of_a_source_waits_while_a_savepoint_is_copied(commits):
     commits, record = commits
     record.status = Status.RUNNING

@@ -112,8 +112,7 @@ class EpochCommits:
         """
         record, commits = self._of_run(call.job, call.generation, call.run, call.source)
         async with commits.committing:
-            if (adopted := await commits.adopt()) is not None:
-                _announce(commits, adopted)
+            await _adopt(record, commits)
             if await self._known(record, commits, call):
                 await self._unstage(record, commits, call.query, call.epoch)
                 return True
@@ -262,10 +261,9 @@ class EpochCommits:
         commits = self._commits_of(record, source)
         while record.live and commits.spool is not None:
             async with commits.committing:
-                # Else a job that continues from here would find an epoch which this one has not read.
-                if (adopted := await commits.adopt()) is not None:
-                    _announce(commits, adopted)
                 if not _held(record):
+                    # Else a job that continues from here would find an epoch which this one has not read.
+                    await _adopt(record, commits)
                     await in_thread(commits.spool.end)
                     break
             await record.ended(RESTART_POLL)
@@ -392,6 +390,15 @@ def queue_name(job: str, source: str, instance: int) -> str:
 def _announce(commits: SourceCommits, record: EpochRecord, small: Sequence[bytes | None] = ()) -> None:
     for copies, rows in itertools.zip_longest(commits.copies, small):
         copies.add(record, rows)
+
+
+async def _adopt(record: JobRecord, commits: SourceCommits) -> None:
+    """Add the record of an epoch that appeared after its commit had failed; `committing` is held.
+
+    Not while a savepoint is copied, whose list of records may be older: the writer of the epoch calls again.
+    """
+    if not _held(record) and (adopted := await commits.adopt()) is not None:
+        _announce(commits, adopted)
 
 
 def _held(record: JobRecord) -> bool:
