@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from types import SimpleNamespace
 
 import pytest
 
 from dask_elastic.checkpoint.epoch_spool import EpochSpool
 from dask_elastic.checkpoint.folder import CheckpointFolder
-from dask_elastic.runtime.protocol.handoff_calls import CommitEpoch
+from dask_elastic.runtime.protocol.handoff_calls import CommitEpoch, NextEpochs
+from dask_elastic.runtime.protocol.job_status import Status
+from dask_elastic.runtime.scheduler.epoch_commits import EpochCommits
 from dask_elastic.runtime.scheduler.epoch_ledger import EpochLedger
+from dask_elastic.runtime.scheduler.queue_copies import EpochCopies
 from dask_elastic.runtime.scheduler.source_commits import SourceCommits
 from dask_elastic.vocab.epoch import AttemptId, EpochKind, EpochOrigin, StagedPart
 from dask_elastic.vocab.errors import CheckpointError, CheckpointSuperseded
@@ -108,3 +113,43 @@ def test_record_that_is_not_there_leaves_room_for_another(commits, spool, monkey
     spool.withdraw(late.number)
     assert spool.found(late.number) is None
     assert commit(commits, call(spool, 0, "b")).number == 1
+
+
+def test_instance_of_a_drained_job_reads_the_epoch_whose_record_is_being_written(spool, monkeypatch):
+    """Its commit succeeds, and Spark never sends it again."""
+    ledger = EpochLedger(1, durable=True)
+    copies = EpochCopies(asyncio.Queue(), ledger, "job", "rows", "run", 0)
+    spec = SimpleNamespace(
+        generation=1, run="run", homes={"rows": (0,)}, summaries=[SimpleNamespace(name="rows", epochs=2)]
+    )
+    record = SimpleNamespace(
+        name="job", live=True, error=None, status=Status.RUNNING, spec=spec, generation_id=("job", 1), nodes=["worker"],
+        checkpoints=None, draining=False, runs=lambda generation: True,
+    )  # fmt: skip
+    jobs = SimpleNamespace(get=lambda name: record, record=lambda name: record)
+    epochs = EpochCommits(SimpleNamespace(), jobs, SimpleNamespace(one=lambda address, call: asyncio.sleep(0)), None)
+    epochs._commits["job", "rows"] = SourceCommits("rows", 1, ledger, spool, 2, [copies])
+    begun, written, append = asyncio.Event(), threading.Event(), spool.append
+
+    async def drain():
+        loop = asyncio.get_running_loop()
+
+        def append_late(found):
+            loop.call_soon_threadsafe(begun.set)
+            assert written.wait(20)
+            append(found)
+
+        monkeypatch.setattr(spool, "append", append_late)
+        committing = asyncio.ensure_future(epochs.commit_epoch(call(spool, 0, "a")))
+        await begun.wait()
+        record.draining = True
+        epochs.close_all(record)
+        # The last look of the instance, which ends if there is nothing more.
+        reading = asyncio.ensure_future(epochs.next_epochs(NextEpochs("job", 1, "rows", 0, 0, 0.0)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        written.set()
+        assert await committing
+        return await reading
+
+    assert [epoch.number for epoch in asyncio.run(drain()).epochs] == [1]

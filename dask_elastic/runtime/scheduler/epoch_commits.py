@@ -200,6 +200,9 @@ class EpochCommits:
         instance, ledger = call.instance, commits.ledger
         if call.wait and not commits.closed and not ledger.pending(instance, call.after):
             await commits.copies[instance].changed(call.wait)
+        if ledger.closed and not call.wait:
+            # The instance ends if there is nothing more. What is being committed is not sent again.
+            await commits.settled()
         # A drain is not the end of the input: it reaches the reader at its worker.
         closed = commits.closed and not self.jobs.record(call.job).draining
         records = ledger.pending(instance, call.after)
@@ -287,8 +290,7 @@ class EpochCommits:
     async def settled(self, job: str) -> None:
         """Return when no commit is in progress for a job that has ended, or that commits nothing more."""
         for commits in [commits for key, commits in self._commits.items() if key[0] == job]:
-            async with commits.committing:
-                pass
+            await commits.settled()
 
     def forget(self, job: str) -> None:
         """Drop the ledgers and queues of a job."""

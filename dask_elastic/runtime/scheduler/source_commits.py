@@ -86,6 +86,11 @@ class SourceCommits:
                 await asyncio.wait_for(self._taken.wait(), left)
         return True
 
+    async def settled(self) -> None:
+        """Return when no commit is in progress; once the ledger is closed, none waits for room."""
+        async with self.committing:
+            pass
+
     @property
     def closed(self) -> bool:
         """Whether no epoch follows, also none whose record is being written."""
