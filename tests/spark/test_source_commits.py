@@ -108,6 +108,37 @@ def test_record_of_a_scheduler_whose_job_was_continued_is_no_commit(commits, spo
     assert [record.epoch for record in commits.ledger.pending(0)] == [0]
 
 
+def test_record_that_appears_while_another_scheduler_continues_the_job_is_no_commit(
+    commits, spool, continued, monkeypatch
+):
+    """The other scheduler may have listed the records before, and delete the rows."""
+    late = fail_late(commits, spool, call(spool, 0, "a"), monkeypatch)
+    spool.withdraw(late.number)
+    found = spool.found
+
+    def appears(number):
+        continued.is_true = True
+        spool.append(late)
+        return found(number)
+
+    monkeypatch.setattr(spool, "found", appears)
+    with pytest.raises(CheckpointSuperseded):
+        commit(commits, call(spool, 0, "b"))
+    assert commits.ledger.epochs == 0
+    assert spool.contains(late), "the other scheduler decides what becomes of it"
+
+
+def test_record_that_a_lost_scheduler_has_left_without_its_rows_is_withdrawn(commits, spool):
+    """It was written after the records were listed from which this scheduler continues."""
+    given = call(spool, 0, "a")
+    left = EpochLedger(1, durable=True).draft(given.query, given.epoch, given.parts, given.origin)
+    spool.append(left)
+    spool.drop_uncommitted([])
+    assert asyncio.run(commits.adopt()) is None
+    assert spool.records() == []
+    assert commit(commits, call(spool, 0, "b")).number == 1
+
+
 def test_record_that_is_not_there_leaves_room_for_another(commits, spool, monkeypatch):
     late = fail_late(commits, spool, call(spool, 0, "a"), monkeypatch)
     spool.withdraw(late.number)

@@ -65,8 +65,8 @@ class SourceCommits:
         self.committing = asyncio.Lock()
         self._check_owned = check_owned
         self._writing = False
-        # Whether storage may have the next record although it reported a failure.
-        self._uncertain = False
+        # Whether storage may have the next record: it reported a failure, or an earlier scheduler has left it.
+        self._uncertain = spool is not None
         self.rate = Rate(RATE_SECONDS)
         self._taken = asyncio.Event()
 
@@ -147,8 +147,9 @@ class SourceCommits:
 
 def _adopted(spool: EpochSpool, number: int, check_owned: Callable[[], None]) -> EpochRecord | None:
     """Return the record that storage has of a number, and whose commit has failed; may block."""
-    check_owned()
     found = spool.found(number)
+    # As in `_write`: one that appears later may be missing in the records of a scheduler that continues the job.
+    check_owned()
     if found is not None and spool.missing(part.file for part in found.parts if part.file is not None):
         spool.withdraw(number)
         return None
