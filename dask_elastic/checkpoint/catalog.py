@@ -14,6 +14,8 @@ from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError, Checkp
 
 logger = logging.getLogger("dask_elastic.checkpoint")
 
+_FOLDER = "manifests"
+
 
 class Catalog:
     """The checkpoints in a folder.
@@ -65,7 +67,9 @@ class Catalog:
 
     def _has(self, path: str, contents: bytes) -> bool:
         try:
-            return bool(self.folder.read_unchecked(path).to_pybytes() == contents)
+            found = self.folder.read_unchecked(path).to_pybytes()
+            self.folder.make_durable(_FOLDER)
+            return bool(found == contents)
         except (FileNotFoundError, CheckpointError):
             return False
 
@@ -77,7 +81,7 @@ class Catalog:
         list of int
             Numbers of checkpoints.
         """
-        names = (name.removesuffix(".json") for name in self.folder.sizes("manifests") if name.endswith(".json"))
+        names = (name.removesuffix(".json") for name in self.folder.sizes(_FOLDER) if name.endswith(".json"))
         return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
     def next_number(self) -> int:
@@ -180,9 +184,12 @@ class Catalog:
             if number <= known:
                 break
             try:
-                return self.manifest(number).number
+                found = self.manifest(number).number
             except (CheckpointCorrupt, CheckpointSuperseded) as error:
                 self._log_skipped(number, error)
+                continue
+            self.folder.make_durable(_FOLDER)
+            return found
         return known
 
     def load(self, number: int | None = None, below: int | None = None, verify: bool = False) -> Manifest:

@@ -80,6 +80,7 @@ class EpochSpool:
     def __init__(self, folder: CheckpointFolder, source: str):
         self.folder = folder
         self._place = f"{FOLDER}/{quote(source, safe='')}"
+        self._ledger = f"{self._place}/ledger"
 
     @staticmethod
     def sources(folder: CheckpointFolder) -> list[str]:
@@ -152,27 +153,31 @@ class EpochSpool:
         self.folder.write(self._record_path(record.number), [epoch_record.to_bytes(record)])
 
     def found(self, number: int) -> EpochRecord | None:
-        """Return the record of a number, None if there is none."""
+        """Return the record of a number, which is durable then; None if there is none."""
         try:
-            return self._read(number)
+            record = self._read(number)
         except CheckpointCorrupt:
-            if f"{number:010d}.json" in self.folder.sizes(f"{self._place}/ledger"):
+            if f"{number:010d}.json" in self.folder.sizes(self._ledger):
                 raise
             return None
+        self.folder.make_durable(self._ledger)
+        return record
 
     def withdraw(self, number: int) -> None:
         """Delete a record that was never read, and whose commit has failed."""
         self.folder.delete(self._record_path(number))
 
     def contains(self, record: EpochRecord) -> bool:
-        """Return whether this very record is on storage."""
+        """Return whether this very record is on storage, durably."""
         try:
-            return self._read(record.number) == record
+            found = self._read(record.number)
         except CheckpointCorrupt:
             return False
+        self.folder.make_durable(self._ledger)
+        return found == record
 
     def records(self) -> list[EpochRecord]:
-        """Return all records that were not swept, in the order of their numbers.
+        """Return all records that were not swept, in the order of their numbers; they are durable then.
 
         Raises
         ------
@@ -184,6 +189,7 @@ class EpochSpool:
             if after != before + 1:
                 where = self.folder.where(self._record_path(before + 1))
                 raise CheckpointCorrupt(where, "the record of an epoch", "no such file")
+        self.folder.make_durable(self._ledger)
         with ThreadPoolExecutor(READERS, thread_name_prefix="elastic-epochs") as pool:
             return list(pool.map(self._read, numbers))
 
@@ -197,11 +203,11 @@ class EpochSpool:
         return epoch_record.from_bytes(contents, where, number)
 
     def _numbers(self) -> list[int]:
-        names = self.folder.sizes(f"{self._place}/ledger")
+        names = self.folder.sizes(self._ledger)
         return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
 
     def _record_path(self, number: int) -> str:
-        return f"{self._place}/ledger/{number:010d}.json"
+        return f"{self._ledger}/{number:010d}.json"
 
     def files(self, records: Iterable[EpochRecord]) -> list[FileRef | str]:
         """Return the files of some epochs: the records by their paths, and what their rows are in."""

@@ -367,6 +367,23 @@ class CheckpointFolder:
         """Return the names of the folders directly in a folder, sorted; empty if there is no such folder."""
         return self._attempt("list", folder, functools.partial(self._files.folders, folder))
 
+    def make_durable(self, folder: str) -> None:
+        """Make the files in a folder durable that can be read there, although storage may have reported a failure.
+
+        A local disk may have a complete file of which a power failure removes the name.
+
+        Parameters
+        ----------
+        folder : str
+            The path within this folder.
+
+        Raises
+        ------
+        CheckpointError
+            When the storage fails.
+        """
+        self._attempt("sync", folder, functools.partial(self._files.sync, folder))
+
     def delete(self, path: str) -> None:
         """Delete a file; deleting it twice is no error."""
         self._attempt("delete", path, functools.partial(self._files.delete, path), changes=True)

@@ -99,6 +99,11 @@ class LocalFiles:
         """Return the names of the folders in a folder."""
         return sorted(entry.name for entry in self._entries(folder) if entry.is_dir())
 
+    def sync(self, folder: str) -> None:
+        """Make the names of the files in a folder durable; a folder that does not exist has none."""
+        with suppress(FileNotFoundError):
+            _sync(self._root / folder)
+
     def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is no error."""
         (self._root / path).unlink(missing_ok=True)

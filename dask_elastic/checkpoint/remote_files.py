@@ -180,6 +180,9 @@ class RemoteFiles:
         """Return the names of the folders in a folder."""
         return sorted(_name(entry) for entry in self._entries(folder) if entry["type"] == "directory")
 
+    def sync(self, folder: str) -> None:
+        """Do nothing: what such storage shows is durable."""
+
     def delete(self, path: str) -> None:
         """Delete a file; one that does not exist is no error."""
         with suppress(FileNotFoundError):

@@ -1,9 +1,10 @@
-"""A crash between any two calls of the operating system, and a disk that is full at any byte, lose no checkpoint."""
+"""Crashes between any two calls, disks that are full at any byte, and names that are not durable lose no checkpoint."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,9 +13,13 @@ import pytest
 from checkpointed import Job
 
 from dask_elastic.checkpoint.catalog import Catalog
+from dask_elastic.checkpoint.epoch_spool import EpochSpool
+from dask_elastic.checkpoint.file_ref import FileRef
 from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
+from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.sweep import sweep
+from dask_elastic.vocab.epoch import EpochRecord
 from dask_elastic.vocab.errors import CheckpointError
 
 
@@ -200,3 +205,67 @@ def test_full_disk_at_any_byte_leaves_the_previous_checkpoint_and_no_partial_fil
         # With space again, the next checkpoint has what the failed one lost.
         job.checkpoint(4)
         assert Job.recovered(job.folder)[1].contents() == after
+
+
+# A local disk that fails when the name of a complete file is synchronised: a power failure may remove that name.
+
+FIRST = Manifest("delays", 1, 1, 0.0, 0.5, FileRef("topology/1.pickle", 1, "crc32:0"))
+EPOCH = EpochRecord(1, "q", 0, 0, 0, ())
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """The folders of which the next synchronisations fail, each as often as it is in the list."""
+    left, real = [], os.fsync
+
+    def fsync(descriptor):
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) and name in left:
+            left.remove(name)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr("dask_elastic.checkpoint.local_files.os.fsync", fsync)
+    return left
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    made = Catalog(CheckpointFolder(tmp_path))
+    made.folder.write(FIRST.topology.path, [b"1"])
+    return made
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return EpochSpool(CheckpointFolder(tmp_path), "rows")
+
+
+def test_checkpoint_is_complete_once_the_name_of_its_manifest_is_durable(catalog, failing):
+    failing += ["manifests"]
+    catalog.publish(FIRST)
+    assert failing == []
+
+
+def test_checkpoint_is_given_up_while_the_name_of_its_manifest_is_not_durable(catalog, failing):
+    failing += ["manifests"] * 3
+    with pytest.raises(CheckpointError, match=r"cannot write .*Input/output error"):
+        catalog.publish(FIRST)
+    # A restart must not begin from it either: sinks would commit what a power failure brings back as incomplete.
+    with pytest.raises(CheckpointError, match=r"cannot sync .*manifests.*Input/output error"):
+        catalog.newest_from(0)
+    assert failing == []
+    assert catalog.newest_from(0) == 1
+
+
+def test_epoch_is_committed_once_the_name_of_its_record_is_durable(spool, failing):
+    failing += ["ledger"] * 5
+    with pytest.raises(CheckpointError, match=r"cannot write .*Input/output error"):
+        spool.append(EPOCH)
+    for look in (lambda: spool.contains(EPOCH), lambda: spool.found(1), spool.records):
+        with pytest.raises(CheckpointError, match=r"cannot sync .*ledger.*Input/output error"):
+            look()
+    failing.clear()
+    assert spool.contains(EPOCH)
+    assert spool.found(1) == EPOCH
+    assert spool.records() == [EPOCH]

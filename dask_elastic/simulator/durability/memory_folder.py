@@ -60,6 +60,9 @@ class MemoryFolder(CheckpointFolder):
         depth = folder.count("/") + 1 if folder else 0
         return sorted({parts[depth] for parts in parents if "/".join(parts[:depth]) == folder and len(parts) > depth})
 
+    def make_durable(self, folder: str) -> None:
+        """Do nothing: what was written stays."""
+
     def delete(self, path: str) -> None:
         """Delete a file."""
         parent, _, name = path.rpartition("/")
