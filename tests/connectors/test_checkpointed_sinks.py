@@ -151,6 +151,50 @@ def test_directory_of_before_that_cannot_be_reached_is_named_with_a_way_out(tmp_
         sinks.Parquet(tmp_path).open(generation(1)).recover([prepared], 1)
 
 
+class Shared:
+    """A file system in which another writer renames files first."""
+
+    def __init__(self, filesystem, rename):
+        self._filesystem = filesystem
+        self._rename = rename
+
+    def __getattr__(self, name):
+        return getattr(self._filesystem, name)
+
+    def move(self, source, target):
+        self._rename(source, target)
+        self._filesystem.move(source, target)
+
+
+def test_files_that_a_slow_writer_of_the_generation_before_shows_at_the_same_time_are_shown(tmp_path):
+    """A call of user code goes on when its job restarts."""
+    sink = sinks.Parquet(tmp_path, rows_per_file=2)
+    before = sink.open(generation(0))
+    before.write(numbers(0, 5))
+    prepared = before.prepare(1)
+    after = sink.open(generation(1))
+    filesystem = after._directory.filesystem
+    after._directory.filesystem = Shared(filesystem, filesystem.move)
+    after.recover([prepared], 1)
+    assert (shown(tmp_path), hidden(tmp_path)) == ([*range(5)], [])
+
+
+def test_file_that_cannot_be_shown_is_an_error(tmp_path):
+    sink = sinks.Parquet(tmp_path)
+    writer = sink.open(generation(0))
+    writer.write(numbers(0, 2))
+    prepared = writer.prepare(1)
+
+    def refuse(source, target):
+        raise PermissionError("not allowed")
+
+    after = sink.open(generation(1))
+    after._directory.filesystem = Shared(after._directory.filesystem, refuse)
+    with pytest.raises(SinkError, match=r"cannot finish .*not allowed"):
+        after.recover([prepared], 1)
+    assert len(hidden(tmp_path)) == 1
+
+
 def test_handle_of_an_earlier_version_is_committed(tmp_path):
     writer = sinks.Parquet(tmp_path).open(generation(0))
     writer.write(numbers(0, 2))

@@ -285,25 +285,37 @@ class _Directory:
     def show(self, names: Sequence[str]) -> None:
         """Rename files to their visible names."""
         for name in names:
-            try:
-                self.filesystem.move(self.path + _hidden(name), self.path + name)
-            except (OSError, pa.ArrowException) as error:
-                raise SinkError(
-                    f"{self.where}: {shown_url(f'cannot finish {self.path}{name}: {error}')}"
-                ) from shown_error(error)
+            self._show(name)
         if names:
             self.sync()
 
     def show_prepared(self, names: Sequence[str]) -> list[str]:
         """Rename files, which may have their visible names already; return those that do not exist."""
-        hidden = [name for name in names if not self._is_missing(_hidden(name))]
-        self.show(hidden)
-        others = [name for name in names if name not in hidden]
-        missing = [name for name in others if self._is_missing(name)]
-        if len(missing) < len(others):
+        missing = [name for name in names if not self._show_once(name)]
+        if len(missing) < len(names):
             # The writer that has renamed them may have been lost before it synced.
             self.sync()
         return missing
+
+    def _show_once(self, name: str) -> bool:
+        """Rename a file, unless it has its visible name already; returns whether it exists."""
+        if self._is_missing(_hidden(name)):
+            return not self._is_missing(name)
+        try:
+            self._show(name)
+        except SinkError:
+            # A call of the generation before may still run, and have renamed it since.
+            if not self._is_missing(_hidden(name)) or self._is_missing(name):
+                raise
+        return True
+
+    def _show(self, name: str) -> None:
+        try:
+            self.filesystem.move(self.path + _hidden(name), self.path + name)
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(f"{self.where}: {shown_url(f'cannot finish {self.path}{name}: {error}')}") from shown_error(
+                error
+            )
 
     def _is_missing(self, name: str) -> bool:
         try:
