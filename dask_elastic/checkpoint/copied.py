@@ -48,7 +48,7 @@ def copy_checkpoint(
     """Copy a checkpoint, of which the sinks have committed everything, into a folder without checkpoints.
 
     Files are read one at a time and compared with their checksums; the manifest is written last. If this fails, what
-    was copied is deleted, as far as possible.
+    was copied is deleted, as far as possible, unless the manifest may have been written.
 
     Parameters
     ----------
@@ -100,12 +100,20 @@ def copy_checkpoint(
         # The spool of a running job changes; its sources check it when they read it.
         Catalog(target).publish(replace(copied, accepted=tuple(files)) if savepoint else copied)
     except BaseException:
-        for path in written:
+        for path in [] if _may_exist(target, copied.number) else written:
             try:
                 target.delete(path)
             except CheckpointError as error:
                 logger.warning("a file of a savepoint that failed stays in %s: %s", target.shown, error)
         raise
+
+
+def _may_exist(target: CheckpointFolder, number: int) -> bool:
+    """Return whether storage may have the manifest of the copy, although it reported a failure."""
+    try:
+        return number in Catalog(target).numbers()
+    except CheckpointError:
+        return True
 
 
 def _is_copied(file: FileRef, target: CheckpointFolder) -> bool:

@@ -74,6 +74,21 @@ def test_interrupted_copy_leaves_no_checkpoint_and_can_be_repeated(taken, tmp_pa
     assert Catalog(target).load(verify=True).files == manifest.files
 
 
+def test_copy_whose_manifest_storage_has_written_after_all_keeps_its_files(taken, tmp_path, monkeypatch):
+    folder, manifest = taken
+    target, publish = CheckpointFolder(tmp_path / "copy"), Catalog.publish
+
+    def unanswered(catalog, published):
+        publish(catalog, published)
+        raise CheckpointError("the storage has not answered within 30 s")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalog, "publish", unanswered)
+        with pytest.raises(CheckpointError, match="has not answered"):
+            copy_checkpoint(folder, manifest, target, savepoint=True)
+    assert Catalog(target).load(verify=True).number == manifest.number
+
+
 def test_job_that_continues_from_a_savepoint_is_a_run_of_its_own(taken, tmp_path):
     folder, manifest = taken
     savepoint = CheckpointFolder(tmp_path / "savepoint")
