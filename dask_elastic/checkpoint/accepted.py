@@ -6,7 +6,7 @@ continues from the savepoint has them under its own run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
 from dask_elastic.checkpoint.file_ref import FileRef
@@ -15,7 +15,7 @@ from dask_elastic.checkpoint.spool.log import SpoolLog, path_of
 
 
 def spooled_files(
-    folder: CheckpointFolder, run: str, source: str, offsets: Iterable[int], generation: int
+    folder: CheckpointFolder, run: str, source: str, offsets: Mapping[int, int], generation: int
 ) -> list[str]:
     """Return the files of a source's spool that a job needs which continues behind some offsets.
 
@@ -27,8 +27,8 @@ def spooled_files(
         The job's run.
     source : str
         The source.
-    offsets : iterable of int
-        The offset of each instance.
+    offsets : mapping of int to int
+        The offset of each instance that has not ended.
     generation : int
         The newest generation whose entries count. It appends nothing meanwhile.
 
@@ -40,7 +40,7 @@ def spooled_files(
         If the storage fails.
     """
     found: list[str] = []
-    for instance, offset in enumerate(offsets):
+    for instance, offset in offsets.items():
         found += SpoolLog(folder, path_of(run, source, instance), generation + 1).files(offset)
     return found
 

@@ -71,7 +71,10 @@ class Record:
         number = state.next_number()
         manifest = Manifest(
             "job", number, 1, 0.0, 1.0, state.topology,
-            positions={name: (Pickled.of(position),) for name, position in self.positions.items()},
+            positions={
+                name: tuple(map(Pickled.of, found if isinstance(found, list) else [found]))
+                for name, found in self.positions.items()
+            },
         )  # fmt: skip
         manifest, covered = with_ledgers(manifest, snapshots_of(state.ledgers))
         Catalog(self.folder).publish(manifest)
@@ -128,9 +131,9 @@ def entry(number):
     return Entry(number, "client", number, pa.record_batch({"n": pa.array([number], pa.int64())}), None, 1.0)
 
 
-def spool(record, generation=1, **options):
+def spool(record, generation=1, instance=0, **options):
     """The spool of the pushed source of a job, as a generation of it appends to it."""
-    return SpoolLog(record.folder, path_of("first", "a/b", 0), generation, **options)
+    return SpoolLog(record.folder, path_of("first", "a/b", instance), generation, **options)
 
 
 def resumed(savepoint, own, *summaries, run="second"):
@@ -143,8 +146,8 @@ def resumed(savepoint, own, *summaries, run="second"):
     return opened, {name: found[0].load("position") for name, found in manifest.positions.items()}
 
 
-def replayed(own, opened, after, run="second"):
-    log = SpoolLog(CheckpointFolder(own), path_of(run, "a/b", 0), opened.generation)
+def replayed(own, opened, after, run="second", instance=0):
+    log = SpoolLog(CheckpointFolder(own), path_of(run, "a/b", instance), opened.generation)
     return [each.number for each in log.entries(after)], log.senders.last("client")
 
 
@@ -195,6 +198,17 @@ def test_source_that_has_ended_needs_no_spool(tmp_path):
         Scheduler(record).savepoint(tmp_path / f"savepoint-{stop}", stop)
         _, positions = resumed(tmp_path / f"savepoint-{stop}", tmp_path / f"own-{stop}", PUSH)
         assert positions == record.positions
+
+
+def test_stop_keeps_what_an_instance_has_accepted_beside_one_that_has_ended(tmp_path):
+    record = Record(tmp_path / "job", PUSH)
+    spool(record).append([entry(number) for number in range(1, 4)])
+    spool(record, instance=1).append([entry(number) for number in range(1, 9)])
+    record.positions = {"a/b": [SourcePosition(ended=True), SourcePosition(5)]}
+    Scheduler(record).savepoint(tmp_path / "savepoint", stop=True)
+    opened, _ = resumed(tmp_path / "savepoint", tmp_path / "own", PUSH)
+    assert replayed(tmp_path / "own", opened, 5, instance=1) == ([6, 7, 8], 8)
+    assert CheckpointFolder(tmp_path / "own").sizes(path_of("second", "a/b", 0)) == {}
 
 
 def test_segment_with_a_torn_header_is_copied_with_the_one_before_it(tmp_path):

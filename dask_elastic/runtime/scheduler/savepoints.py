@@ -187,7 +187,11 @@ def _with_accepted(
             continue
         found = [_position(pickled, summary.name) for pickled in manifest.positions.get(summary.name, ())]
         if stops:
-            offsets = [each.offset if isinstance(each.offset, int) else 0 for each in found if not each.ended]
+            offsets = {
+                instance: each.offset if isinstance(each.offset, int) else 0
+                for instance, each in enumerate(found)
+                if not each.ended
+            }
             # A generation that has begun during the copy belongs to the job that goes on.
             accepted += spooled_files(folder, spec.run, summary.name, offsets, manifest.generation)
         else:
