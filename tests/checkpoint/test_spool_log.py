@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import tempfile
 from contextlib import suppress
@@ -17,6 +18,7 @@ from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.local_appender import LocalAppender
 from dask_elastic.checkpoint.local_files import LocalFiles
 from dask_elastic.checkpoint.spool.entry import Entry
+from dask_elastic.checkpoint.spool.frames import Kind, encoded
 from dask_elastic.checkpoint.spool.log import GenerationEnded, SpoolLog
 from dask_elastic.checkpoint.spool.sender_table import SenderTable
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
@@ -199,6 +201,56 @@ def test_lost_writer_that_continues_is_refused_and_never_read(folder):
     assert numbers(again) == [1, 2, 3, 4, 5, 6]
     assert [each.sender for each in again.entries(4)] == ["new", "new"]
     assert again.senders.last("lost") == 0
+
+
+@pytest.mark.parametrize("appends", [True, False])
+def test_lost_writer_replaces_nothing_of_one_lost_before_that_a_later_generation_has_read(folder, appends):
+    """Two workers are suspended before they write; both go on, the second one when the third has read the log."""
+    first = opened(folder)
+    first.append(entries(1, 2))
+    second = opened(folder)
+    with pytest.raises(GenerationEnded):
+        first.append(entries(3, 4))
+    third = opened(folder)
+    third.take_over()
+    # What it has read counts as durable: senders forget it.
+    assert (third.last, third.senders.last("a")) == (4, 4)
+    if appends:
+        third.append(entries(5, 6))
+    for write in (second.take_over, lambda: second.append([entry(3, "b"), entry(4, "a"), entry(5, "a")])):
+        with pytest.raises(GenerationEnded):
+            write()
+    fourth = opened(folder)
+    fourth.take_over()
+    for log in (fourth, opened(folder)):
+        assert numbers(log) == [1, 2, 3, 4, *([5, 6] if appends else [])]
+        assert {each.sender for each in log.entries(0)} == {"a"}
+        assert log.senders.last("b") == 0
+
+
+def test_end_of_the_input_survives_generations_that_append_nothing(folder):
+    log = opened(folder)
+    log.append([*entries(1, 2), Entry(3, "", 0, None)])
+    for _ in range(3):
+        log = opened(folder)
+        assert (log.last, log.ended, log.senders.last("a")) == (3, True, 2)
+        log.take_over()
+
+
+def test_segments_without_a_list_of_earlier_ones_count(folder, monkeypatch):
+    """Those of earlier versions."""
+
+    def earlier_header(name, senders, read):
+        described = {"format": 1, "generation": name.generation, "first": name.first, "senders": senders.to_dict()}
+        return encoded(Kind.HEADER, [json.dumps(described).encode()])
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr("dask_elastic.checkpoint.spool.log.header", earlier_header)
+        for last in (2, 4, 6):
+            opened(folder).append(entries(last - 1, last))
+    log = opened(folder)
+    log.take_over()
+    assert numbers(log) == numbers(opened(folder)) == [1, 2, 3, 4, 5, 6]
 
 
 def test_append_that_failed_is_repeated_with_more_behind_it(folder, monkeypatch):

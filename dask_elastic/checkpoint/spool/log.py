@@ -12,7 +12,7 @@ from dask_elastic.checkpoint.generations import newest_generation
 from dask_elastic.checkpoint.local_appender import LocalAppender
 from dask_elastic.checkpoint.spool.entry import Entry, EntryEncoder
 from dask_elastic.checkpoint.spool.frames import synced_frame
-from dask_elastic.checkpoint.spool.segment import Segment, SegmentName, header
+from dask_elastic.checkpoint.spool.segment import Segment, SegmentName, header, newest_of_each
 from dask_elastic.checkpoint.spool.sender_table import SenderTable
 from dask_elastic.vocab.errors import CheckpointCorrupt, CheckpointError
 
@@ -78,7 +78,9 @@ class SpoolLog:
         self._generation = generation
         self._segment_bytes = segment_bytes
         names = (SegmentName.of(file) for file in folder.sizes(path))
-        self._segments = sorted(name for name in names if name is not None and name.generation < generation)
+        earlier = sorted(name for name in names if name is not None and name.generation < generation)
+        self._segments = self._counting(earlier)
+        self._read_before = newest_of_each(self._segments)
         self._attempt = 0
         self._failed = False
         self._appender: LocalAppender | None = None
@@ -92,19 +94,38 @@ class SpoolLog:
 
     # reading
 
+    def _counting(self, names: list[SegmentName]) -> list[SegmentName]:
+        """Return the segments without those that a lost worker wrote when the newest generation had read the log.
+
+        They would replace entries of still earlier generations, which the newest one may have acknowledged.
+        """
+        for newest in reversed(names):
+            segment = self._read(newest)
+            if (read := segment.read) is not None:
+                return [
+                    name
+                    for name in names
+                    if name.generation == newest.generation
+                    or (name.generation in read and name <= read[name.generation])
+                ]
+            if segment.senders is not None:
+                return names
+        return names
+
     def _scan(self) -> None:
-        """Read the newest segments until one has a header, for the number of the last entry and the senders."""
-        senders: SenderTable | None = None
-        newest = len(self._segments)
-        while senders is None and newest:
-            newest -= 1
+        """Read the newest segments until one has a header and an entry follows it, for that entry and the senders."""
+        for newest in reversed(range(len(self._segments))):
             name = self._segments[newest]
             senders = self._read(name).senders
-            self.last = name.first - 1
-        self.senders = senders or SenderTable()
-        for entry in self._entries_of(tuple(self._segments[newest:]), None):
-            self.senders.admit(entry.sender, entry.sequence)
-            self.last, self.ended = entry.number, entry.rows is None
+            self.last, found = name.first - 1, False
+            if senders is None:
+                continue
+            self.senders = senders
+            for entry in self._entries_of(tuple(self._segments[newest:]), None):
+                self.senders.admit(entry.sender, entry.sequence)
+                self.last, self.ended, found = entry.number, entry.rows is None, True
+            if found:
+                return
 
     def entries(self, after: int) -> Iterator[Entry]:
         """Yield the entries of earlier generations behind a number; segments are read one by one.
@@ -196,6 +217,21 @@ class SpoolLog:
 
     # writing
 
+    def take_over(self) -> None:
+        """Write down which segments this generation has read, before any entry of them is acknowledged.
+
+        Raises
+        ------
+        GenerationEnded
+            If a later generation of the job has taken over.
+        CheckpointError
+            If the storage fails.
+        """
+        if self._segments:
+            buffers: list[Contents] = []
+            self._begin(self.last + 1, buffers)
+            self._appender = self._written(None, buffers)
+
     def append(self, entries: Sequence[Entry]) -> None:
         """Append entries that continue the log; they are on storage when this returns.
 
@@ -279,7 +315,7 @@ class SpoolLog:
         self._segments.append(name)
         self._encoder = EntryEncoder()
         self._size = 0
-        buffers += header(name, self.senders)
+        buffers += header(name, self.senders, self._read_before)
 
     def delete_through(self, number: int) -> int:
         """Delete the segments that have no entries behind a number; return how many.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -56,9 +57,38 @@ class SegmentName(NamedTuple):
         return cls(*map(int, parts))
 
 
-def header(name: SegmentName, senders: SenderTable) -> list[Contents]:
-    """Return the header with which a segment begins: the senders of all entries before it."""
-    described = {"format": FORMAT, "generation": name.generation, "first": name.first, "senders": senders.to_dict()}
+def newest_of_each(names: Iterable[SegmentName]) -> dict[int, SegmentName]:
+    """Return the newest segment of each generation.
+
+    Examples
+    --------
+    >>> newest_of_each([SegmentName(1, 1, 1), SegmentName(1, 9, 2), SegmentName(3, 17, 1)])[1].first
+    9
+    """
+    return {name.generation: name for name in sorted(names)}
+
+
+def header(
+    name: SegmentName, senders: SenderTable, read: Mapping[int, SegmentName] = MappingProxyType({})
+) -> list[Contents]:
+    """Return the header with which a segment begins.
+
+    Parameters
+    ----------
+    name : SegmentName
+        The segment.
+    senders : SenderTable
+        The senders of all entries before it.
+    read : mapping of int to SegmentName, optional
+        The newest segment of each earlier generation that its generation has read. Later ones do not count.
+    """
+    described = {
+        "format": FORMAT,
+        "generation": name.generation,
+        "first": name.first,
+        "senders": senders.to_dict(),
+        "read": [*map(list, read.values())],
+    }
     return encoded(Kind.HEADER, [json.dumps(described).encode()])
 
 
@@ -76,6 +106,9 @@ class Segment:
     ----------
     senders : SenderTable or None
         The senders before its first entry; None if even the header is torn.
+    read : dict of int to SegmentName or None
+        The newest segment of each earlier generation that its generation has read; None if unknown, as in segments of
+        earlier versions.
     torn : int
         Bytes at the end that were never completely written.
 
@@ -90,10 +123,11 @@ class Segment:
     def __init__(self, where: str, contents: pa.Buffer):
         self._contents = memoryview(contents)
         end, self.senders = 0, None
+        self.read: dict[int, SegmentName] | None = None
         for frame in valid_frames(self._contents):
             end = frame.end
             if frame.kind is Kind.HEADER:
-                self.senders = _senders(where, bytes(frame.payload))
+                self.senders, self.read = _header(where, bytes(frame.payload))
         self._valid = end
         self.torn = self._contents.nbytes - end
         if self.torn and is_damaged(self._contents, end):
@@ -113,11 +147,14 @@ class Segment:
                 yield entry
 
 
-def _senders(where: str, payload: bytes) -> SenderTable:
+def _header(where: str, payload: bytes) -> tuple[SenderTable, dict[int, SegmentName] | None]:
     described = json.loads(payload)
     if described["format"] > FORMAT:
         raise CheckpointError(
             f"{where} has format {described['format']}, which a newer version of dask_elastic wrote; this version "
             f"reads formats up to {FORMAT}. Upgrade dask_elastic on the client, the scheduler and all workers."
         )
-    return SenderTable(described["senders"])
+    read = described.get("read")
+    return SenderTable(described["senders"]), None if read is None else newest_of_each(
+        SegmentName(*one) for one in read
+    )

@@ -244,6 +244,7 @@ class PartCheckpoints:
         offset = self.position(identity).offset
         path = path_of(self._spec.run, identity.component, identity.index)
         log = SpoolLog(self._folder, path, self._spec.generation)
+        log.take_over()
         return Spool(log, offset if isinstance(offset, int) else 0, self._spec.options.checkpoint_keep)
 
     def epoch_spool(self, identity: ExecutorId) -> EpochSpool | None:
