@@ -261,8 +261,8 @@ def test_rows_of_a_dropped_source_are_not_copied(tmp_path):
 # Spark
 
 
-def staged(record, epoch):
-    attempt = AttemptId("q", epoch, 0, "a")
+def staged(record, epoch, name="a"):
+    attempt = AttemptId("q", epoch, 0, name)
     rows = pa.record_batch({"n": pa.array([epoch], pa.int64())})
     writer = EpochSpool(record.folder, "spark")
     file = writer.write_rows(attempt, rows.schema.serialize().to_pybytes(), [rows.serialize().to_pybytes()])
@@ -377,6 +377,32 @@ def test_record_that_appears_while_a_savepoint_is_copied_is_no_commit_yet(commit
         assert durable.ledger.epochs == 1
 
     asyncio.run(commit_again())
+
+
+def test_commit_that_waits_for_room_while_a_stop_fails_looks_for_the_late_record(commits, monkeypatch):
+    """Otherwise it writes a record of the same number, which storage refuses as that of another job."""
+    commits, record = commits
+    record.status = Status.RUNNING
+    durable = record.checkpoints.ledgers["spark"]
+    first, again = (
+        CommitEpoch("job", 1, "first", "spark", "q", 0, STREAM, (staged(record, 0, name),), 0.0) for name in "ab"
+    )
+    late = durable.ledger.draft(first.query, first.epoch, first.parts, first.origin)
+
+    async def stop_fails(parts, wait):
+        record.checkpoints.held = False
+        return True
+
+    async def commit_again():
+        record.checkpoints.held = True
+        durable.spool.append(late)
+        with monkeypatch.context() as patched:
+            patched.setattr(commits._commits["job", "spark"], "has_room", stop_fails)
+            assert not await commits.commit_epoch(again)
+        assert await commits.commit_epoch(again)
+
+    asyncio.run(commit_again())
+    assert durable.spool.records() == durable.ledger.pending(0) == [late]
 
 
 def test_end_of_a_source_waits_while_a_savepoint_is_copied(commits):

@@ -112,15 +112,18 @@ class EpochCommits:
         """
         record, commits = self._of_run(call.job, call.generation, call.run, call.source)
         async with commits.committing:
-            await _adopt(record, commits)
+            held = _held(record)
+            if not held:
+                await _adopt(commits)
             if await self._known(record, commits, call):
                 await self._unstage(record, commits, call.query, call.epoch)
                 return True
             if not await commits.has_room(call.parts, call.wait):
                 return False
             self._of_run(call.job, call.generation, call.run, call.source)
-            if _held(record):
-                # The savepoint would lack the epoch. The writer calls again, also if the job has ended by then.
+            if held or _held(record):
+                # The savepoint would lack the epoch. The writer calls again, also if the job has ended by then. If the
+                # stop has failed meanwhile, storage may still have the next record, which was not looked for.
                 await record.ended(RESTART_POLL)
                 return False
             await self._commit(record, commits, call)
@@ -266,7 +269,7 @@ class EpochCommits:
             async with commits.committing:
                 if not _held(record):
                     # Else a job that continues from here would find an epoch which this one has not read.
-                    await _adopt(record, commits)
+                    await _adopt(commits)
                     await in_thread(commits.spool.end)
                     break
             await record.ended(RESTART_POLL)
@@ -394,12 +397,12 @@ def _announce(commits: SourceCommits, record: EpochRecord, small: Sequence[bytes
         copies.add(record, rows)
 
 
-async def _adopt(record: JobRecord, commits: SourceCommits) -> None:
+async def _adopt(commits: SourceCommits) -> None:
     """Add the record of an epoch that appeared after its commit had failed; `committing` is held.
 
-    Not while a savepoint is copied, whose list of records may be older: the writer of the epoch calls again.
+    Not called while a savepoint is copied, whose list of records may be older: the writer of the epoch calls again.
     """
-    if not _held(record) and (adopted := await commits.adopt()) is not None:
+    if (adopted := await commits.adopt()) is not None:
         _announce(commits, adopted)
 
 
