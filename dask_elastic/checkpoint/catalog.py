@@ -68,10 +68,20 @@ class Catalog:
     def _has(self, path: str, contents: bytes) -> bool:
         try:
             found = self.folder.read_unchecked(path).to_pybytes()
-            self.folder.make_durable(_FOLDER)
+            self.make_durable()
             return bool(found == contents)
         except (FileNotFoundError, CheckpointError):
             return False
+
+    def make_durable(self) -> None:
+        """Make the names of all manifests durable; called before sinks commit what one that was only read covers.
+
+        Raises
+        ------
+        CheckpointError
+            When the storage fails.
+        """
+        self.folder.make_durable(_FOLDER)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all manifests, damaged ones included, newest first.
@@ -188,7 +198,7 @@ class Catalog:
             except (CheckpointCorrupt, CheckpointSuperseded) as error:
                 self._log_skipped(number, error)
                 continue
-            self.folder.make_durable(_FOLDER)
+            self.make_durable()
             return found
         return known
 

@@ -133,7 +133,13 @@ class LocalFiles:
             # The same error would otherwise mean that the file to write exists.
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(folder)) from error
         # A file survives a crash of the machine only if all folders above it do.
-        _sync(folder.parent)
+        try:
+            _sync(folder.parent)
+        except OSError:
+            # Otherwise the next file would be written into it, as if its name were durable.
+            with suppress(OSError):
+                folder.rmdir()
+            raise
 
 
 def _write_new(path: Path, buffers: Iterable[Contents]) -> None:

@@ -19,6 +19,9 @@ from dask_elastic.checkpoint.folder import CheckpointFolder
 from dask_elastic.checkpoint.generations import next_generation
 from dask_elastic.checkpoint.manifest import Manifest
 from dask_elastic.checkpoint.sweep import sweep
+from dask_elastic.runtime.config.job_options import job_options
+from dask_elastic.runtime.protocol.job_calls import Submit
+from dask_elastic.runtime.scheduler.checkpoint_folders import open_checkpoints
 from dask_elastic.vocab.epoch import EpochRecord
 from dask_elastic.vocab.errors import CheckpointError
 
@@ -256,6 +259,27 @@ def test_checkpoint_is_given_up_while_the_name_of_its_manifest_is_not_durable(ca
         catalog.newest_from(0)
     assert failing == []
     assert catalog.newest_from(0) == 1
+
+
+def test_checkpoint_is_given_up_while_the_name_of_the_folder_of_manifests_is_not_durable(tmp_path, catalog, failing):
+    failing += [tmp_path.name] * 2
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"cannot write .*Input/output error"):
+            catalog.publish(FIRST)
+    assert failing == []
+    catalog.publish(FIRST)
+    assert catalog.load().number == 1
+
+
+def test_job_is_resumed_once_the_name_of_its_manifest_is_durable(tmp_path, catalog, failing):
+    """Its sinks are about to commit what the checkpoint covers."""
+    catalog.publish(FIRST)
+    call = Submit("delays", "1", (), job_options({}), {}, b"", 1, "first", None)
+    failing += ["manifests"]
+    with pytest.raises(CheckpointError, match=r"cannot sync .*manifests.*Input/output error"):
+        open_checkpoints(str(tmp_path), call, above=0)
+    checkpoints, _, _ = open_checkpoints(str(tmp_path), call, above=0)
+    assert checkpoints.newest == 1
 
 
 def test_epoch_is_committed_once_the_name_of_its_record_is_durable(spool, failing):

@@ -114,6 +114,8 @@ def open_checkpoints(url: str, call: Submit, above: int) -> OpenedFolder:
     awaits_leases = may_run(folder, generation)
     requested(choose_checkpoint(catalog, generation, base=call.resume or 0))
     if source is None and call.resume is not None:
+        # As in a restart: the name of its manifest may not be durable yet, and sinks are about to commit.
+        catalog.make_durable()
         forget_namesakes(catalog, catalog.load(call.resume), call.run, names)
     topology = folder.write(f"topology/{generation:06d}.pickle", [pickle.dumps(call)])
     if source is not None and saved is not None:
