@@ -48,7 +48,7 @@ def copy_checkpoint(
     """Copy a checkpoint, of which the sinks have committed everything, into a folder without checkpoints.
 
     Files are read one at a time and compared with their checksums; the manifest is written last. If this fails, what
-    was copied is deleted, as far as possible, unless the manifest may have been written.
+    was copied is deleted, as far as possible, unless storage may have the manifest, or may write it later.
 
     Parameters
     ----------
@@ -95,25 +95,39 @@ def copy_checkpoint(
                 written.append(file.path)
         files = []
         for accepted_file, path in accepted:
-            files.append(copy_accepted(source, accepted_file, target, path))
+            # Before it is copied: storage may have it although it reports a failure, and a job would find it.
             written.append(path)
+            files.append(copy_accepted(source, accepted_file, target, path))
+    except BaseException:
+        _delete(target, written)
+        raise
+    try:
         # The spool of a running job changes; its sources check it when they read it.
         Catalog(target).publish(replace(copied, accepted=tuple(files)) if savepoint else copied)
-    except BaseException:
-        for path in [] if _may_exist(target, copied.number) else written:
-            try:
-                target.delete(path)
-            except CheckpointError as error:
-                logger.warning("a file of a savepoint that failed stays in %s: %s", target.shown, error)
+    except BaseException as error:
+        if _may_appear(target, copied.number, error):
+            logger.warning("the files of a copy that failed stay in %s, which may have its manifest", target.shown)
+        else:
+            _delete(target, written)
         raise
 
 
-def _may_exist(target: CheckpointFolder, number: int) -> bool:
-    """Return whether storage may have the manifest of the copy, although it reported a failure."""
+def _may_appear(target: CheckpointFolder, number: int, error: BaseException) -> bool:
+    """Return whether storage may have the manifest of a copy, or write it later, although it reported a failure."""
+    if isinstance(error.__cause__, TimeoutError):
+        return True
     try:
         return number in Catalog(target).numbers()
     except CheckpointError:
         return True
+
+
+def _delete(target: CheckpointFolder, paths: Iterable[str]) -> None:
+    for path in paths:
+        try:
+            target.delete(path)
+        except CheckpointError as error:
+            logger.warning("a file of a savepoint that failed stays in %s: %s", target.shown, error)
 
 
 def _is_copied(file: FileRef, target: CheckpointFolder) -> bool:

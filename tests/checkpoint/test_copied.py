@@ -89,6 +89,44 @@ def test_copy_whose_manifest_storage_has_written_after_all_keeps_its_files(taken
     assert Catalog(target).load(verify=True).number == manifest.number
 
 
+def test_copy_whose_manifest_storage_writes_after_the_deadline_keeps_its_files(taken, tmp_path, monkeypatch):
+    folder, manifest = taken
+    target = CheckpointFolder(tmp_path / "copy")
+    write, late = target._files.write, []
+
+    def unanswered(path, buffers):
+        if path.startswith("manifests/"):
+            late.append((path, b"".join(buffers)))
+            raise TimeoutError("the storage has not answered within 30 s")
+        write(path, buffers)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(target._files, "write", unanswered)
+        with pytest.raises(CheckpointError, match="has not answered"):
+            copy_checkpoint(folder, manifest, target, savepoint=True)
+    [(path, contents)] = late
+    write(path, [contents])
+    assert Catalog(target).load(verify=True).number == manifest.number
+
+
+def test_copy_that_fails_leaves_no_accepted_file_that_a_job_would_find(taken, tmp_path, monkeypatch):
+    """Storage has written the file completely, and reports a failure."""
+    folder, manifest = taken
+    target, path = CheckpointFolder(tmp_path / "copy"), "epochs/rows/ledger/0000000005.json"
+    folder.write(path, [b"record"])
+    write = target._files.write
+
+    def fail_late(written, buffers):
+        write(written, buffers)
+        if written == path:
+            raise OSError(errno.EIO, "the connection was closed", written)
+
+    monkeypatch.setattr(target._files, "write", fail_late)
+    with pytest.raises(CheckpointError, match="the connection was closed"):
+        copy_checkpoint(folder, manifest, target, savepoint=False, accepted=[(path, path)])
+    assert target.sizes("epochs/rows/ledger") == {}
+
+
 def test_job_that_continues_from_a_savepoint_is_a_run_of_its_own(taken, tmp_path):
     folder, manifest = taken
     savepoint = CheckpointFolder(tmp_path / "savepoint")
