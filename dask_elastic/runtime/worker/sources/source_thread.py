@@ -262,6 +262,7 @@ class SourceThread:
             self._emit_watermark(self.clock.begin())
         (nbytes, left), busy = TURNS.run(self._brief_work, rows.num_rows, lambda: self._emit(rows, due))
         self._cost.add(rows.num_rows, busy)
+        self._size.took(rows.num_rows, busy)
         return Sent(rows, nbytes, left)
 
     def _finish(self, sent: Sent) -> None:
