@@ -180,7 +180,7 @@ class BatchTimers:
         Examples
         --------
         >>> def process(batch, state):
-        ...     newest = batch["at"].to_numpy()[state.first]
+        ...     newest = batch["at"].to_numpy()[state.last]
         ...     state.timers.set("close", newest + np.timedelta64(5, "m"))
         """
         value, moments, keys = _hidden(self._view.layout, name), _moments(name, at), len(self._view)

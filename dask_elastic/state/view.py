@@ -140,11 +140,30 @@ class StateView:
         keys = self._rows.select(self._key_columns)
         if len(self) == keys.num_rows and all(map(is_light, keys.columns)):
             return keys
-        return keys.take(array_of(self.first))
+        return keys.take(array_of(self._located.first))
 
     @property
     def first(self) -> npt.NDArray[np.intp]:
-        """One row of the batch per key.
+        """The first row of each key in the batch.
+
+        Returns
+        -------
+        ndarray of intp
+            Row numbers, in the order of `keys`.
+
+        Examples
+        --------
+        >>> def first_visits(batch, state):
+        ...     new = ~state.known("seen")
+        ...     state.set("seen", np.ones(len(state), bool))
+        ...     return batch.take(np.sort(state.first[new]))
+        """
+        grouping = self.grouping
+        return self._located.first if self._has_one_row_each() else grouping.order.take(grouping.starts)
+
+    @property
+    def last(self) -> npt.NDArray[np.intp]:
+        """The last row of each key in the batch.
 
         Returns
         -------
@@ -154,9 +173,15 @@ class StateView:
         Examples
         --------
         >>> def remember(batch, state):
-        ...     state.set("sample", batch["value"].to_numpy()[state.first])
+        ...     state.set("newest", batch["value"].to_numpy()[state.last])
         """
-        return self._located.first
+        grouping = self.grouping
+        if self._has_one_row_each():
+            return self._located.first
+        return grouping.order.take(grouping.starts + (grouping.sizes - 1))
+
+    def _has_one_row_each(self) -> bool:
+        return bool(len(self) == self._rows.num_rows)
 
     @property
     def ordinals(self) -> npt.NDArray[np.intp]:
@@ -223,7 +248,7 @@ class StateView:
         Examples
         --------
         >>> def change(batch, state):
-        ...     last = batch["price"].to_numpy()[state.first]
+        ...     last = batch["price"].to_numpy()[state.last]
         ...     before = state.get("last", default=np.nan)
         ...     state.set("last", last)
         ...     return state.keys.append_column("change", pa.array(last - before))
@@ -262,7 +287,7 @@ class StateView:
         --------
         >>> def first_seen(batch, state):
         ...     new = ~state.known("last")
-        ...     state.set("last", batch["price"].to_numpy()[state.first])
+        ...     state.set("last", batch["price"].to_numpy()[state.last])
         ...     return state.keys.filter(pa.array(new))
         """
         return self._value(name).read()[1].copy()
@@ -289,7 +314,7 @@ class StateView:
         Examples
         --------
         >>> def remember(batch, state):
-        ...     last = batch["price"].to_numpy()[state.first]
+        ...     last = batch["price"].to_numpy()[state.last]
         ...     state.set("last", last, where=last > 0)
         """
         self._value(name).write(values, where)

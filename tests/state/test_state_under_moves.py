@@ -42,12 +42,12 @@ def by_batch(batch: pa.RecordBatch, state: Any) -> list[pa.RecordBatch]:
     totals += pd.DataFrame({"key": keys, "bucket": buckets}).groupby(["key", "bucket"]).cumcount().to_numpy()
     state.list("values").append(values)
     state.map("by_bucket").put(buckets, totals + 1)
-    state.set("last", np.array(values)[state.first])
+    state.set("last", np.array(values)[state.last])
     recent, lately = state.list("recent").get().to_pylist(), state.map("lately").entries().to_pylist()
     fresh = state.get("fresh", default=-1)
     state.list("recent").append(values)
     state.map("lately").put(buckets_as_numbers(buckets), values)
-    state.set("fresh", np.array(values)[state.first])
+    state.set("fresh", np.array(values)[state.last])
     rows = [
         {
             "key": key, "value": value, "total": int(total), "before": -1, "now": state.now,

@@ -59,6 +59,24 @@ def by_key(view: StateView, values: np.ndarray) -> dict[str, object]:
     return dict(zip(view.keys["key"].to_pylist(), values.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("others", [0, 3, 100])
+@pytest.mark.parametrize("rows", [4, 100, 5_000])
+def test_first_and_last_are_rows_of_their_key_in_the_order_of_the_batch(bench: Bench, rows: int, others: int) -> None:
+    """Of batches of all sizes, in memory and on disk, and whether the store has more keys than the batch has rows."""
+    bench.view([chr(300 + number) for number in range(others)]).commit()
+    keys = [chr(ord("a") + number * number % 7) for number in range(rows)]
+    view = bench.view(keys)
+    present = view.keys["key"].to_pylist()
+    assert view.first.tolist() == [keys.index(key) for key in present]
+    assert view.last.tolist() == [rows - 1 - keys[::-1].index(key) for key in present]
+
+
+def test_first_and_last_of_keys_that_do_not_repeat_are_their_rows(bench: Bench) -> None:
+    view = bench.view(["c", "a", "b"])
+    assert [["c", "a", "b"][row] for row in view.first] == view.keys["key"].to_pylist()
+    assert view.last.tolist() == view.first.tolist()
+
+
 def test_state_view_values_are_separate_per_key(bench: Bench) -> None:
     view = bench.view()
     assert sorted(view.keys["key"].to_pylist()) == ["a", "b", "c"]

@@ -151,7 +151,7 @@ def test_column_types_are_kept_in_the_result():
 
 def test_function_with_state_keeps_and_returns_it():
     def change(batch, state):
-        last = batch["delay"].to_numpy(zero_copy_only=False)[state.first]
+        last = batch["delay"].to_numpy(zero_copy_only=False)[state.last]
         before = state.get("last", default=0.0)
         state.set("last", last)
         return state.keys.append_column("change", pa.array(last - before))
