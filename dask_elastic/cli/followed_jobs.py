@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 
 import click
@@ -67,12 +68,12 @@ def leave(client: ScriptClient) -> list[str]:
             call_scheduler(client, Stop(name))
             click.echo(f"Job {name!r} was stopped with the local cluster of this command.", err=True)
             if described.checkpoints is not None and described.checkpoints.number:
-                click.echo(f"  resume it:  dask elastic resume {described.checkpoints.url}", err=True)
+                click.echo(f"  resume it:  dask elastic resume {shlex.quote(described.checkpoints.url)}", err=True)
             continue
-        address = client.scheduler.address
+        address, quoted = client.scheduler.address, shlex.quote(name)
         click.echo(f"Job {name!r} continues at {address}.", err=True)
-        click.echo(f"  show it:  dask elastic status {name} --scheduler {address}", err=True)
-        click.echo(f"  stop it:  dask elastic stop {name} --scheduler {address}", err=True)
+        click.echo(f"  show it:  dask elastic status {quoted} --scheduler {address}", err=True)
+        click.echo(f"  stop it:  dask elastic stop {quoted} --scheduler {address}", err=True)
     return unfinished
 
 

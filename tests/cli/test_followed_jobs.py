@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from types import SimpleNamespace
 
 import pytest
@@ -61,3 +62,18 @@ def test_folder_that_may_still_change_after_the_end_is_named(asked, capsys, monk
     shown = capsys.readouterr().err
     changes = "Warning: job 'saved' has finished, but its storage did not answer, so that /folder may still change"
     assert (changes in shown) == hangs
+
+
+def test_printed_commands_can_be_pasted_if_names_and_folders_have_spaces(asked, capsys):
+    """A shell divides each into the words that were meant."""
+    client = SimpleNamespace(submitted=["two words"], cluster=None, scheduler=SimpleNamespace(address="tcp://a:1"))
+    leave(client)
+    asked.described.checkpoints = CheckpointStatus("/my folder", 7, None, None, None, 0, 0)
+    leave(SimpleNamespace(submitted=["it's"], cluster=object()))
+    shown = capsys.readouterr().err.splitlines()
+    commands = [shlex.split(line.partition(" it:")[2]) for line in shown if " it:" in line]
+    assert commands == [
+        ["dask", "elastic", "status", "two words", "--scheduler", "tcp://a:1"],
+        ["dask", "elastic", "stop", "two words", "--scheduler", "tcp://a:1"],
+        ["dask", "elastic", "resume", "/my folder"],
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import nullcontext
 
 import click
@@ -77,5 +78,5 @@ def _drain(job: Job, client: Client, timeout: float | None) -> None:
             job.drain(timeout)
     except KeyboardInterrupt:
         address = client.scheduler.address
-        click.echo(f"Stop it at once with: dask elastic stop {job.name} --scheduler {address}", err=True)
+        click.echo(f"Stop it at once with: dask elastic stop {shlex.quote(job.name)} --scheduler {address}", err=True)
         raise
