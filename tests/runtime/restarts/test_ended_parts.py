@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from dask_elastic.runtime.protocol.job_status import Status
 from dask_elastic.runtime.protocol.remote_errors import Relayed, dump_error
 from dask_elastic.runtime.scheduler import job_starts, part_ends, restarts
 from dask_elastic.runtime.scheduler.coordinator import Coordinator
+from dask_elastic.runtime.scheduler.source_commits import SourceCommits
 from dask_elastic.runtime.worker import node, part_checkpoints
 from dask_elastic.vocab.errors import NodeLost, SinkError
 
@@ -349,7 +351,9 @@ def test_stop_names_the_folder_that_may_still_change_when_storage_hangs(
     async def run():
         coordinator, record = await started(fake, workers, tmp_path)
         committing = asyncio.Lock()
-        coordinator.epochs._commits["job", "rows"] = SimpleNamespace(committing=committing)
+        commits = SimpleNamespace(committing=committing)
+        commits.settled = partial(SourceCommits.settled, commits)
+        coordinator.epochs._commits["job", "rows"] = commits
         locks = {"the next generation": record.checkpoints.reserving, "a manifest": record.checkpoints.publishing}
         async with locks.get(what, committing):
             await asyncio.wait_for(stop(coordinator), 20)
