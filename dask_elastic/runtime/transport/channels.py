@@ -20,6 +20,7 @@ from dask_elastic.runtime.transport.lanes import CommReader, SocketReader
 from dask_elastic.runtime.transport.packet import Packet
 from dask_elastic.runtime.transport.peer import Peer, address_of
 from dask_elastic.runtime.transport.program_end import program_ends
+from dask_elastic.runtime.transport.reading import WATCH
 from dask_elastic.vocab.errors import NodeLost, ProtocolError
 
 if TYPE_CHECKING:
@@ -112,7 +113,10 @@ class Channels:
         dispatch = self._dispatches[sender] = self._make_dispatch(sender, incarnation)
         handle = functools.partial(_handle, dispatch)
         reader: CommReader | SocketReader
-        reader = SocketReader(comm, handle, self.options.max_frame) if lane == "socket" else CommReader(comm, handle)
+        if lane == "socket":
+            reader = SocketReader(comm, handle, self.options.max_frame, watch=WATCH)
+        else:
+            reader = CommReader(comm, handle, watch=WATCH)
         self._readers[sender] = reader
         try:
             error = await reader.ended()

@@ -71,8 +71,17 @@ class Deferred:
                 self._write(thread)
 
     def _carry_out(self, thread: _OfThread) -> None:
-        if thread.runs and thread.writers:
+        last = thread.last
+        if thread.writers and (thread.runs or (last is not None and last.runs)):
             self._write(thread)
+        self._carry_out_runs(thread)
+        if last is not None and last.runs:
+            last.begin()
+            while (run := last.take()) is not None:
+                run()
+                self._carry_out_runs(thread)
+
+    def _carry_out_runs(self, thread: _OfThread) -> None:
         while thread.runs:
             thread.runs.popleft()()
             if thread.writers and self._clock() - min(thread.writers.values()) > DEFERRED_SECONDS:
@@ -102,6 +111,45 @@ class Deferred:
         self._thread.runs.append(act)
         return True
 
+    def run_last(self, act: Callable[[], None]) -> bool:
+        """Defer a run behind all others of the block, once however often it is deferred until then.
+
+        It may take longer than others, since another thread relieves this one meanwhile. Returns False in a thread that
+        no other one relieves, and outside of a block.
+        """
+        thread = self._thread
+        last = thread.last
+        if last is None or last.is_over or not thread.depth:
+            return False
+        if act not in last.runs:
+            last.runs.append(act)
+        return True
+
+    def relieved(self, begin: Callable[[], None]) -> Callable[[], list[Callable[[], None]]]:
+        """Let this thread carry out what `run_last` defers, since another thread relieves it while it is blocked.
+
+        Parameters
+        ----------
+        begin : callable
+            Called before the first of these runs, when all else of a block is done: this thread may be relieved from
+            now on.
+
+        Returns
+        -------
+        callable
+            Called by the thread that relieves this one: writes the messages that this one has deferred, and returns
+            the runs of `run_last` that wait.
+        """
+        write, last = self.writing(), _Last(begin)
+        self._thread.last = last
+
+        def take_over() -> list[Callable[[], None]]:
+            last.is_over = True
+            write()
+            return list(iter(last.take, None))
+
+        return take_over
+
     def write_now(self) -> None:
         """Write what this thread has deferred, before it calls code that may take long."""
         if self._thread.writers:
@@ -125,6 +173,24 @@ class Deferred:
             writer.write_deferred()
 
 
+class _Last:
+    """The runs of one thread behind all others; another thread may take them."""
+
+    __slots__ = ("begin", "is_over", "runs")
+
+    def __init__(self, begin: Callable[[], None]):
+        self.begin = begin
+        self.runs: deque[Callable[[], None]] = deque()
+        self.is_over = False
+
+    def take(self) -> Callable[[], None] | None:
+        """Return the next run; None if there is none."""
+        try:
+            return self.runs.popleft()
+        except IndexError:
+            return None
+
+
 class _OfThread(threading.local):
     """What one thread has deferred."""
 
@@ -133,6 +199,8 @@ class _OfThread(threading.local):
         # Since when messages wait, by connection.
         self.writers: dict[Writer, float] = {}
         self.runs: deque[Callable[[], None]] = deque()
+        # None in a thread that no other one relieves.
+        self.last: _Last | None = None
 
 
 DEFERRED = Deferred()

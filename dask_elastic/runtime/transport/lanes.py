@@ -23,6 +23,7 @@ from distributed.comm.tcp import TCP
 from dask_elastic.runtime.config.worker_options import MAX_FRAME
 from dask_elastic.runtime.transport.deferred import DEFERRED
 from dask_elastic.runtime.transport.packet import PREFIX, Packet
+from dask_elastic.runtime.transport.reading import Reading, ReadingWatch
 from dask_elastic.vocab.errors import ProtocolError
 
 logger = logging.getLogger("dask_elastic.lanes")
@@ -206,6 +207,8 @@ class CommReader:
         Takes each packet, in order.
     handled : callable
         Called in the same thread after each packet.
+    watch : ReadingWatch, optional
+        Relieves the thread while it carries out runs between two packets; without it there are none.
 
     Attributes
     ----------
@@ -213,7 +216,13 @@ class CommReader:
         When something was received last, by the monotonic clock.
     """
 
-    def __init__(self, comm: Any, handle: Callable[[Packet], None], handled: Callable[[], None] = nothing):
+    def __init__(
+        self,
+        comm: Any,
+        handle: Callable[[Packet], None],
+        handled: Callable[[], None] = nothing,
+        watch: ReadingWatch | None = None,
+    ):
         self.last_received = time.monotonic()
         self._comm = comm
         self._handle = handle
@@ -222,7 +231,8 @@ class CommReader:
         self._problem: ProtocolError | None = None
         self._handled = asyncio.Event()
         self._packets: SimpleQueue[Packet | None] = SimpleQueue()
-        threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
+        self._reading = Reading(self._run, watch)
+        self._reading.start()
 
     async def ended(self) -> BaseException:
         """Return the error that ended the connection, once it has ended."""
@@ -242,19 +252,27 @@ class CommReader:
         self._packets.put(None)
         self._comm.abort()
 
-    def _run(self) -> None:
-        try:
-            while (packet := self._packets.get()) is not None:
-                try:
-                    with DEFERRED:
-                        self._handle(packet)
-                finally:
-                    self._handled_read()
-        except ProtocolError as error:
-            # Later packets would be out of order.
-            self._problem = error
+    def _run(self, turn: int) -> None:
+        if not self._reading.begins(turn):
+            return
+        while self._problem is None and (packet := self._packets.get()) is not None:
+            try:
+                with DEFERRED:
+                    self._handle_one(packet)
+            finally:
+                self._handled_read()
+            if not self._reading.goes_on(turn):
+                return
+        self._reading.end()
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the worker with it
             self._loop.call_soon_threadsafe(self._end)
+
+    def _handle_one(self, packet: Packet) -> None:
+        try:
+            self._handle(packet)
+        except ProtocolError as error:
+            # Later packets would be out of order, also in a thread that relieves this one in a run.
+            self._problem = error
 
     def _end(self) -> None:
         self._handled.set()
@@ -276,6 +294,8 @@ class SocketReader:
         Sent before anything is read.
     handled : callable
         Called in the same thread after the packets that one call has read, when nothing is deferred.
+    watch : ReadingWatch, optional
+        Relieves the thread while it carries out runs between two reads; without it there are none.
     """
 
     def __init__(
@@ -285,6 +305,7 @@ class SocketReader:
         limit: int = MAX_FRAME,
         greeting: bytes = READY,
         handled: Callable[[], None] = nothing,
+        watch: ReadingWatch | None = None,
     ):
         self._limit = limit
         self._greeting = greeting
@@ -296,7 +317,10 @@ class SocketReader:
         self._handled_read = handled
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[BaseException] = self._loop.create_future()
-        threading.Thread(target=self._run, name="elastic-reader", daemon=True).start()
+        self._problem: BaseException | None = None
+        self._batches = self._read()
+        self._reading = Reading(self._run, watch)
+        self._reading.start()
 
     async def ended(self) -> BaseException:
         """Return the error that ended the connection, once it has ended."""
@@ -307,23 +331,58 @@ class SocketReader:
         _shut(self._socket)
         self._comm.abort()
 
-    def _run(self) -> None:
-        error: BaseException = EOFError("the peer has closed the connection")
+    def _run(self, turn: int) -> None:
+        is_relieved, error = False, None
         try:
-            self._socket.sendall(self._greeting)
-            for packets in self._read():
-                self._handling = True
-                try:
-                    with DEFERRED:
-                        for packet in packets:
-                            self._handle(packet)
-                finally:
-                    self._handled_read()
-                self._handling = False
+            is_relieved = self._handle_all(turn)
         except Exception as reason:  # reported to the event loop, whatever it is
             error = reason
         finally:
-            self._socket.close()
+            if not is_relieved:
+                self._end_reading(turn, error or self._problem or EOFError("the peer has closed the connection"))
+
+    def _handle_all(self, turn: int) -> bool:
+        """Read and handle packets until the connection ends, or another thread reads on; returns whether one does."""
+        if not self._reading.begins(turn):
+            return True
+        self._reads_again()
+        greeting, self._greeting = self._greeting, b""
+        if greeting:
+            self._socket.sendall(greeting)
+        while self._problem is None and (packets := next(self._batches, None)) is not None:
+            self._handling = True
+            try:
+                with DEFERRED:
+                    self._handle_each(packets)
+            finally:
+                self._handled_read()
+            if not self._reading.goes_on(turn):
+                return True
+            self._reads_again()
+        return False
+
+    def _reads_again(self) -> None:
+        # In this order: how long the packets took to handle says nothing about the peer.
+        self._last_received = time.monotonic()
+        self._handling = False
+
+    def _handle_each(self, packets: list[Packet]) -> None:
+        try:
+            for packet in packets:
+                self._handle(packet)
+        except BaseException as error:
+            # Later packets would be out of order, also in a thread that relieves this one in a run.
+            self._problem = error
+            raise
+
+    def _end_reading(self, turn: int, error: BaseException) -> None:
+        if not self._reading.goes_on(turn):
+            # What this thread ran has failed, and the one that reads now has to end the connection.
+            logger.error("a connection is closed", exc_info=error)
+            _shut(self._socket)
+            return
+        self._reading.end()
+        self._socket.close()
         try:
             self._loop.call_soon_threadsafe(self._end, error)
         except RuntimeError:  # the loop is closed, and the worker with it

@@ -11,6 +11,7 @@ from dask_elastic.runtime.transport.credit import Aborted
 from dask_elastic.runtime.transport.last_sender import LastSender
 from dask_elastic.runtime.transport.lease_gate import LeaseGate
 from dask_elastic.runtime.transport.run_thread import RunThread
+from dask_elastic.runtime.worker.turns import TURNS
 from dask_elastic.runtime.worker.user_calls import UserCalls
 from dask_elastic.vocab.errors import JobFailed
 
@@ -50,7 +51,7 @@ class JobThreads:
         self.lease = LeaseGate(leased)
         self.last_sender = LastSender()
         self.user_calls = UserCalls()
-        self.runs = RunThread(self)
+        self.runs = RunThread(self, may_help=TURNS.is_free)
         self._fail = fail
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -110,4 +111,8 @@ class JobThreads:
         threads = [thread for thread in self._threads if thread.ident is not None]
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return [thread.name for thread in threads if thread.is_alive()]
+        names = [thread.name for thread in threads if thread.is_alive()]
+        # The thread that carries out runs may be one that reads a connection.
+        if not names and not self.runs.join(max(0.0, deadline - time.monotonic())):
+            names.append("elastic-reader")
+        return names

@@ -47,6 +47,10 @@ class Turns:
         """Whether this thread may wait; see `without_waiting`."""
         return self._thread.may_wait
 
+    def is_free(self) -> bool:
+        """Return whether no thread has the turn at this moment."""
+        return not self._lock.locked()
+
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
         """Let this thread do brief work without a turn if another one has it: it also reads credit and heartbeats."""
