@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from dask_elastic.checkpoint.file_ref import Contents
@@ -79,53 +79,38 @@ class SpoolLog:
         self._segment_bytes = segment_bytes
         names = (SegmentName.of(file) for file in folder.sizes(path))
         earlier = sorted(name for name in names if name is not None and name.generation < generation)
-        self._segments = self._counting(earlier)
-        self._read_before = newest_of_each(self._segments)
         self._attempt = 0
         self._failed = False
         self._appender: LocalAppender | None = None
         self._encoder = EntryEncoder()
         self._size = 0
-        self.first = self._segments[0].first if self._segments else 1
         self.last, self.senders, self.ended = 0, SenderTable(), False
-        self._scan()
+        self._scan(earlier)
+        self.first = self._segments[0].first if self._segments else 1
+        self._read_before = newest_of_each(self._segments)
         # What is read again are the entries of earlier generations.
         self._earlier = tuple(self._segments), self.last
 
     # reading
 
-    def _counting(self, names: list[SegmentName]) -> list[SegmentName]:
-        """Return the segments without those that a lost worker wrote when the newest generation had read the log.
+    def _scan(self, names: list[SegmentName]) -> None:
+        """Read the newest segments until one has a header, for what counts, the senders and the last entry.
 
-        They would replace entries of still earlier generations, which the newest one may have acknowledged.
+        What a lost worker wrote when the generation of that header had read the log would replace entries of still
+        earlier generations, which that one may have acknowledged.
         """
-        for newest in reversed(names):
-            segment = self._read(newest)
-            if (read := segment.read) is not None:
-                return [
-                    name
-                    for name in names
-                    if name.generation == newest.generation
-                    or (name.generation in read and name <= read[name.generation])
-                ]
+        self._segments, newest = names, 0
+        for name in reversed(names):
+            segment = self._read(name)
+            self.last = name.first - 1
             if segment.senders is not None:
-                return names
-        return names
-
-    def _scan(self) -> None:
-        """Read the newest segments until one has a header and an entry follows it, for that entry and the senders."""
-        for newest in reversed(range(len(self._segments))):
-            name = self._segments[newest]
-            senders = self._read(name).senders
-            self.last, found = name.first - 1, False
-            if senders is None:
-                continue
-            self.senders = senders
-            for entry in self._entries_of(tuple(self._segments[newest:]), None):
-                self.senders.admit(entry.sender, entry.sequence)
-                self.last, self.ended, found = entry.number, entry.rows is None, True
-            if found:
-                return
+                self._segments = names if segment.read is None else _counting(names, name.generation, segment.read)
+                self.senders, self.ended = segment.senders, segment.ended
+                newest = self._segments.index(name)
+                break
+        for entry in self._entries_of(tuple(self._segments[newest:]), None):
+            self.senders.admit(entry.sender, entry.sequence)
+            self.last, self.ended = entry.number, entry.rows is None
 
     def entries(self, after: int) -> Iterator[Entry]:
         """Yield the entries of earlier generations behind a number; segments are read one by one.
@@ -231,6 +216,8 @@ class SpoolLog:
             buffers: list[Contents] = []
             self._begin(self.last + 1, buffers)
             self._appender = self._written(None, buffers)
+            # The source may never start, and then nothing else would close it.
+            self.close()
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append entries that continue the log; they are on storage when this returns.
@@ -315,7 +302,7 @@ class SpoolLog:
         self._segments.append(name)
         self._encoder = EntryEncoder()
         self._size = 0
-        buffers += header(name, self.senders, self._read_before)
+        buffers += header(name, self.senders, self._read_before, self.ended)
 
     def delete_through(self, number: int) -> int:
         """Delete the segments that have no entries behind a number; return how many.
@@ -342,6 +329,15 @@ class SpoolLog:
 
 def _length(buffers: Sequence[Contents]) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
+def _counting(names: Sequence[SegmentName], generation: int, read: Mapping[int, SegmentName]) -> list[SegmentName]:
+    """Return the segments of a generation, and those of earlier ones that it has read."""
+    return [
+        name
+        for name in names
+        if name.generation == generation or (name.generation in read and name <= read[name.generation])
+    ]
 
 
 def _begin(segments: Sequence[SegmentName], after: int) -> int:

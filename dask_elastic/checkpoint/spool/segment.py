@@ -69,7 +69,10 @@ def newest_of_each(names: Iterable[SegmentName]) -> dict[int, SegmentName]:
 
 
 def header(
-    name: SegmentName, senders: SenderTable, read: Mapping[int, SegmentName] = MappingProxyType({})
+    name: SegmentName,
+    senders: SenderTable,
+    read: Mapping[int, SegmentName] = MappingProxyType({}),
+    ended: bool = False,
 ) -> list[Contents]:
     """Return the header with which a segment begins.
 
@@ -81,6 +84,8 @@ def header(
         The senders of all entries before it.
     read : mapping of int to SegmentName, optional
         The newest segment of each earlier generation that its generation has read. Later ones do not count.
+    ended : bool, optional
+        Whether the entry before it is the end of the input.
     """
     described = {
         "format": FORMAT,
@@ -88,6 +93,7 @@ def header(
         "first": name.first,
         "senders": senders.to_dict(),
         "read": [*map(list, read.values())],
+        "ended": ended,
     }
     return encoded(Kind.HEADER, [json.dumps(described).encode()])
 
@@ -109,6 +115,8 @@ class Segment:
     read : dict of int to SegmentName or None
         The newest segment of each earlier generation that its generation has read; None if unknown, as in segments of
         earlier versions.
+    ended : bool
+        Whether the entry before its first one is the end of the input.
     torn : int
         Bytes at the end that were never completely written.
 
@@ -124,10 +132,11 @@ class Segment:
         self._contents = memoryview(contents)
         end, self.senders = 0, None
         self.read: dict[int, SegmentName] | None = None
+        self.ended = False
         for frame in valid_frames(self._contents):
             end = frame.end
             if frame.kind is Kind.HEADER:
-                self.senders, self.read = _header(where, bytes(frame.payload))
+                self.senders, self.read, self.ended = _header(where, bytes(frame.payload))
         self._valid = end
         self.torn = self._contents.nbytes - end
         if self.torn and is_damaged(self._contents, end):
@@ -147,14 +156,14 @@ class Segment:
                 yield entry
 
 
-def _header(where: str, payload: bytes) -> tuple[SenderTable, dict[int, SegmentName] | None]:
+def _header(where: str, payload: bytes) -> tuple[SenderTable, dict[int, SegmentName] | None, bool]:
     described = json.loads(payload)
     if described["format"] > FORMAT:
         raise CheckpointError(
             f"{where} has format {described['format']}, which a newer version of dask_elastic wrote; this version "
             f"reads formats up to {FORMAT}. Upgrade dask_elastic on the client, the scheduler and all workers."
         )
+    # Earlier versions wrote neither; with them, no segment followed the end of the input.
     read = described.get("read")
-    return SenderTable(described["senders"]), None if read is None else newest_of_each(
-        SegmentName(*one) for one in read
-    )
+    newest = None if read is None else newest_of_each(SegmentName(*one) for one in read)
+    return SenderTable(described["senders"]), newest, described.get("ended", False)
