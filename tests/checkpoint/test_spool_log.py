@@ -501,6 +501,22 @@ def test_segments_are_deleted_when_all_entries_are_covered(folder):
     assert opened(folder).last == 5
 
 
+def test_segments_that_do_not_count_are_deleted_too(folder):
+    first = opened(folder)
+    first.append(entries(1, 2))
+    second = opened(folder)
+    third = opened(folder)
+    third.take_over()
+    with pytest.raises(GenerationEnded):
+        second.append([entry(3, "b")])
+    log = opened(folder)
+    log.take_over()
+    log.append(entries(3, 4))
+    log.delete_through(0)
+    assert {name.split("-")[0] for name in folder.sizes(PATH)} == {"00000001", "00000003", "00000004"}
+    assert numbers(opened(folder)) == [1, 2, 3, 4]
+
+
 def test_senders_are_forgotten_in_the_order_in_which_they_were_last_seen():
     senders = SenderTable(most=2)
     for sender, sequence in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):

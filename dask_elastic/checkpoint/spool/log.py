@@ -88,6 +88,8 @@ class SpoolLog:
         self._scan(earlier)
         self.first = self._segments[0].first if self._segments else 1
         self._read_before = newest_of_each(self._segments)
+        counting = set(self._segments)
+        self._left_out = [name for name in earlier if name not in counting]
         # What is read again are the entries of earlier generations.
         self._earlier = tuple(self._segments), self.last
 
@@ -307,11 +309,16 @@ class SpoolLog:
     def delete_through(self, number: int) -> int:
         """Delete the segments that have no entries behind a number; return how many.
 
+        Those that do not count are deleted, too: this generation has written that down.
+
         Parameters
         ----------
         number : int
             The newest entry that is not needed; called only when no restart begins before it.
         """
+        while self._left_out:
+            self._folder.delete(f"{self._path}/{self._left_out[-1]}")
+            self._left_out.pop()
         deleted = 0
         while len(self._segments) > 1 and self._segments[1].first <= number + 1:
             self._folder.delete(f"{self._path}/{self._segments[0]}")
