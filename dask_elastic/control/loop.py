@@ -213,6 +213,7 @@ class ControlLoop:
         """Plan for some of the jobs; the cores of all others stay as they are."""
         slots = usable(snapshot.nodes)
         free, movable = _split(snapshot, jobs, slots)
+        self._pause()
         job_plans = self._job_plans(jobs, free, movable, snapshot)
         grants = [self._grants(job_plan, movable[job_plan.job.name], snapshot.now) for job_plan in job_plans]
         if not any(one.executors for one in grants) or not slots.any():

@@ -95,7 +95,7 @@ class ClusterView:
         Parameters
         ----------
         pause : callable
-            Called after each executor, so that a CPU-bound thread can yield.
+            Called after each report and each executor, so that a CPU-bound thread can yield.
         """
         places = {node.address: place for place, node in enumerate(self.nodes)}
         jobs = [view for view in self.jobs if all(address in places for _, address in view.spec.members)]
@@ -139,6 +139,7 @@ class ClusterView:
                 known[key] = measured
                 if is_fresh:
                     fresh[key] = measured
+            pause()
         place_of = {node: places[address] for node, address in spec.members}
         entries = _entries(spec)
         executors = []
