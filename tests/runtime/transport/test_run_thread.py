@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from queue import SimpleQueue
@@ -202,12 +203,18 @@ def test_thread_that_reads_carries_out_what_it_leaves_behind_the_whole_packet(th
     assert not threads.runs.is_current
 
 
+def note_thread(by, ran):
+    """Note the name of the thread that carries this out."""
+    by.append(threading.current_thread().name)
+    ran.set()
+
+
 def test_own_thread_carries_out_what_one_that_reads_may_not(threads, reader):
     threads.runs = RunThread(threads, clock=lambda: 0.0, may_help=lambda: False)
     for _ in range(20):
         ran, by = threading.Event(), []
-        run = lambda by=by, ran=ran: (by.append(threading.current_thread().name), ran.set())  # noqa: E731
-        reader.blocks.put(lambda run=run: threads.leave_run(run))
+        run = functools.partial(note_thread, by, ran)
+        reader.blocks.put(functools.partial(threads.leave_run, run))
         assert ran.wait(SECONDS)
         assert by == ["elastic-job-runs"]
 
